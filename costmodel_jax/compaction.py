@@ -8,7 +8,7 @@ of its own here: step ``2t`` is the request before call ``t``, step ``2t + 1`` t
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jaxtyping import Bool, Int
 
 from costmodel_jax.calls import NEVER, Array, RunBatch
 from costmodel_jax.policies import Number, Policy, View, check_count, next_call, policy, recorded
+from costmodel_jax.schema import KINDS
 
 __all__ = ["Compact", "CompactWithMemory"]
 
@@ -56,6 +57,7 @@ class Compact(Policy):
     aligned: bool = True
     instruction: Number = 0
     reserve: Number = 0
+    steps_per_call: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         check_count(self, **{name: value for name, value in _parameters(self).items() if name != "aligned"})
@@ -104,6 +106,10 @@ class Compact(Policy):
             death=lay(recorded_death, summary_death, summary_death, step + 1),
             source=lay(jnp.where(run.output, 2 * run.call + 1, -1), step, nowhere, nowhere),
             offset=lay(jnp.full(slots, -1, jnp.int32) if run.offset is None else run.offset, nowhere, nowhere, nowhere),
+            kind=lay(
+                run.kind, *(jnp.full(calls, KINDS.index(kind), jnp.int8) for kind in ("summary", "memory", "user"))
+            ),
+            call=lay(run.call, *[jnp.arange(calls, dtype=jnp.int32)] * 3),
             mask=_interleave(plan.fires, run.mask),
             summary=_interleave(plan.fires, jnp.zeros(calls, bool)),
             cached=_interleave(plan.fires & self.aligned, run.mask),

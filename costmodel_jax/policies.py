@@ -44,6 +44,8 @@ T = TypeVar("T")
         "death",
         "source",
         "offset",
+        "kind",
+        "call",
         "mask",
         "summary",
         "cached",
@@ -64,6 +66,7 @@ class View:
       birth, death: steps from which it is and is no longer shown.
       source: the step that generated it; -1 for what nobody generated.
       offset: start of its token ids in the batch; -1 where every token is unique.
+      kind, call: what it is (index into ``schema.KINDS``) and which call brought or generated it.
       mask: which steps really happen.
       summary: which of them are summary requests.
       cached: which of them leave something that a later step could reuse.
@@ -77,6 +80,8 @@ class View:
     death: Int[Array, "slots"]
     source: Int[Array, "slots"]
     offset: Int[Array, "slots"]
+    kind: Int[Array, "slots"]
+    call: Int[Array, "slots"]
     mask: Bool[Array, "steps"]
     summary: Bool[Array, "steps"]
     cached: Bool[Array, "steps"]
@@ -92,10 +97,12 @@ class Policy:
       needs_reasoning: not computable for runs whose reasoning lengths are unknown.
       nested: of two earlier calls the later one always shares the longer prefix with a prompt, because a segment that
         was hidden never comes back.
+      steps_per_call: 2 where a summary request may precede each call.
     """
 
     needs_reasoning: ClassVar[bool] = False
     nested: ClassVar[bool] = True
+    steps_per_call: ClassVar[int] = 1
 
     def view(self, run: RunBatch) -> View:
         """What one run (a batch without its leading axis) shows, and when."""
@@ -142,6 +149,8 @@ def lifetimes(run: RunBatch, death: Int[Array, "segments"]) -> View:
         death=jnp.minimum(death, run.end),
         source=jnp.where(run.output, run.call, -1),
         offset=jnp.full(run.tokens.shape, -1, jnp.int32) if run.offset is None else jnp.asarray(run.offset),
+        kind=jnp.asarray(run.kind),
+        call=jnp.asarray(run.call),
         mask=jnp.asarray(run.mask),
         summary=jnp.zeros(run.calls, bool),
         cached=jnp.asarray(run.mask),
