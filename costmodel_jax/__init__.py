@@ -1,15 +1,30 @@
 """What an agent's memory costs: exact counts of processed positions and attention pairs, and what they are worth.
 
-Start with ``runs = load_runs("logs/")``, ``batch = pack(runs)``, ``counts = count(batch, KeepLatest(5), cache_rules["vllm"])`` and
+Start with ``batch = pack(load_runs("logs/"))``, ``counts = count(batch, KeepLatest(5), cache_rules["vllm"])`` and
 ``cost(counts, architectures["Qwen3.6-27B"].prices())``. Operation counts, not latency and not a bill.
 """
 
+from costmodel_jax.architecture import Architecture, architectures
 from costmodel_jax.caching import CacheRule, cache_rules
 from costmodel_jax.calls import RunBatch, buckets, pack
 from costmodel_jax.compaction import Compact, CompactWithMemory
 from costmodel_jax.counting import Counts, count, total
 from costmodel_jax.errors import CostModelError, InfeasibleError, InputError
+from costmodel_jax.exchange import (
+    attention_share,
+    calls_to_payback,
+    edit_break_even,
+    edit_delta,
+    exchange_rate,
+    keep_delta,
+    rebuild_cost,
+    regeneration_rate,
+    retention_horizon,
+    summary_request_cost,
+)
+from costmodel_jax.explain import Explanation, explain
 from costmodel_jax.importers import load_runs
+from costmodel_jax.inference import InferredRule, infer_cache_rule
 from costmodel_jax.policies import (
     AsRecorded,
     ClearEvery,
@@ -19,12 +34,16 @@ from costmodel_jax.policies import (
     KeepAll,
     KeepLatest,
 )
+from costmodel_jax.pricebook import PriceBook
+from costmodel_jax.pricing import Capped, Prices, cost, cost_per_call
 from costmodel_jax.schema import Call, Edit, Run, Segment, Usage, dump_runs
 
 __all__ = [
+    "Architecture",
     "AsRecorded",
     "CacheRule",
     "Call",
+    "Capped",
     "ClearEvery",
     "ClearToolResults",
     "Compact",
@@ -34,19 +53,38 @@ __all__ = [
     "DropAtUserTurn",
     "DropImmediately",
     "Edit",
+    "Explanation",
     "InfeasibleError",
+    "InferredRule",
     "InputError",
     "KeepAll",
     "KeepLatest",
+    "PriceBook",
+    "Prices",
     "Run",
     "RunBatch",
     "Segment",
     "Usage",
+    "architectures",
+    "attention_share",
     "buckets",
     "cache_rules",
+    "calls_to_payback",
+    "cost",
+    "cost_per_call",
     "count",
     "dump_runs",
+    "edit_break_even",
+    "edit_delta",
+    "exchange_rate",
+    "explain",
+    "infer_cache_rule",
+    "keep_delta",
     "load_runs",
     "pack",
+    "rebuild_cost",
+    "regeneration_rate",
+    "retention_horizon",
+    "summary_request_cost",
     "total",
 ]

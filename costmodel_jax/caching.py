@@ -7,7 +7,6 @@ never from a flag in a log. A rule turns those common prefixes into R.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -19,18 +18,15 @@ from jaxtyping import Int
 
 from costmodel_jax.calls import Array
 from costmodel_jax.errors import CostModelError
+from costmodel_jax.policies import Number, int64
+from costmodel_jax.pytree import pytree
 
 __all__ = ["CacheRule", "Earlier", "cache_rules", "reuse"]
 
-Number = int | np.integer[Any] | Array
 REUSE = ("none", "prompt", "prompt+generation", "checkpoint", "window")
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["block", "min_tokens", "ttl", "window"],
-    meta_fields=["reuse", "full_hit", "last_token", "dense"],
-)
+@pytree(static=("reuse", "full_hit", "last_token", "dense"))
 @dataclasses.dataclass(frozen=True)
 class CacheRule:
     """What a later call can find of earlier ones.
@@ -55,7 +51,7 @@ class CacheRule:
     full_hit: Literal["exact", "minus_token", "minus_block"] = "exact"
     last_token: Literal["counted", "skipped"] = "counted"
     min_tokens: Number = 0
-    ttl: float | Array | None = None
+    ttl: int | float | Array | None = None
     dense: bool = False
     window: Number | None = None
 
@@ -118,7 +114,7 @@ def reuse(
       shared_sequence: common prefix of the prompt with each earlier sequence p_j g_j.
       earlier: the earlier calls, for the rules that resume at their points.
     """
-    block = jnp.asarray(rule.block).astype(jnp.int64)
+    block = int64(rule.block)
     if rule.reuse == "none":
         return jnp.zeros_like(prompt), jnp.zeros_like(prompt)
     cap = {
@@ -133,7 +129,7 @@ def reuse(
         reused = _kept_window(rule, block, best, shared_prompt, earlier)
     else:
         reused = best
-    return jnp.where(reused < jnp.asarray(rule.min_tokens), 0, reused), best
+    return jnp.where(reused < int64(rule.min_tokens), 0, reused), best
 
 
 def _floor(length: Array, block: Array) -> jax.Array:
@@ -166,7 +162,7 @@ def _kept_window(rule: CacheRule, block: Array, best: Array, shared_prompt: Arra
     the earlier prompt stops agreeing with this one; a boundary is usable when the union covers the window before it.
     """
     assert rule.window is not None
-    need = (jnp.asarray(rule.window).astype(jnp.int64) - 1 + block - 1) // block
+    need = (int64(rule.window) - 1 + block - 1) // block
     agreed = shared_prompt // block
     points = jnp.concatenate([earlier.ends, earlier.hits]) // block
     high = jnp.minimum(points, jnp.concatenate([agreed, agreed]))

@@ -7,7 +7,6 @@ Segments lie in one row per run in the order in which prompts render them. A seg
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 
 import jax
@@ -15,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from costmodel_jax.errors import CostModelError
+from costmodel_jax.pytree import pytree
 from costmodel_jax.schema import KINDS, Call, Run, Segment
 
 __all__ = ["Array", "RunBatch", "bucket", "buckets", "pack"]
@@ -23,27 +23,7 @@ Array = jax.Array | np.ndarray
 NEVER = np.int32(2**31 - 1)
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=[
-        "tokens",
-        "kind",
-        "call",
-        "output",
-        "birth",
-        "end",
-        "inserted",
-        "recorded_end",
-        "mask",
-        "first",
-        "user",
-        "idle",
-        "reasoning_known",
-        "offset",
-        "ids",
-    ],
-    meta_fields=["has_time", "longest"],
-)
+@pytree(static=("has_time", "longest"))
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunBatch:
     """Runs packed into arrays; a pytree whose leaves lead with ``runs``. Index away that axis for a single run.
@@ -140,7 +120,7 @@ def pack(runs: Sequence[Run], *, calls: int | None = None, segments: int | None 
     def per_segment(name: str, dtype: type, fill: int) -> np.ndarray:
         return _pad([getattr(row, name) for row in rows], shape, dtype, fill)
 
-    def per_call(name: str, dtype: type, fill: float) -> np.ndarray:
+    def per_call(name: str, dtype: type, fill: int | float) -> np.ndarray:
         return _pad([getattr(row, name) for row in rows], (len(rows), calls), dtype, fill)
 
     tokens = per_segment("tokens", np.int64, 0)
@@ -179,7 +159,7 @@ def _axis(name: str, asked: int | None, needed: int) -> int:
     return asked
 
 
-def _pad(rows: Sequence[Sequence[object]], shape: tuple[int, int], dtype: type, fill: float) -> np.ndarray:
+def _pad(rows: Sequence[Sequence[object]], shape: tuple[int, int], dtype: type, fill: int | float) -> np.ndarray:
     padded: np.ndarray = np.full(shape, fill, dtype)
     for target, row in zip(padded, rows, strict=True):
         target[: len(row)] = row

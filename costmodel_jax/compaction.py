@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Int
 
 from costmodel_jax.calls import NEVER, Array, RunBatch
-from costmodel_jax.policies import Number, Policy, View, check_count, next_call, policy, recorded
+from costmodel_jax.policies import Number, Policy, View, check_count, int64, next_call, policy, recorded
 from costmodel_jax.schema import KINDS
 
 __all__ = ["Compact", "CompactWithMemory"]
@@ -66,7 +66,7 @@ class Compact(Policy):
     def added(self) -> int:
         return int(self.summary) + int(self.instruction) + int(self._memory()[0])
 
-    def _memory(self) -> tuple[Number, float | Array]:
+    def _memory(self) -> tuple[Number, int | float | Array]:
         """Soft rows after the summary, and the FLOPs of the network that writes them, per source position."""
         return 0, 0.0
 
@@ -87,12 +87,12 @@ class Compact(Policy):
             return jnp.concatenate([jnp.asarray(part) for part in (recorded, summary, memory, instruction)])[order]
 
         def each(value: Number, mask: Array) -> jax.Array:
-            return jnp.where(mask, jnp.asarray(value).astype(jnp.int64), 0)
+            return jnp.where(mask, int64(value), 0)
 
         nowhere = jnp.full(calls, -1, jnp.int32)
         return View(
             tokens=lay(
-                jnp.asarray(run.tokens).astype(jnp.int64),
+                int64(run.tokens),
                 each(self.summary, plan.fires),
                 each(rows, plan.fires),
                 each(self.instruction, plan.fires),
@@ -117,19 +117,19 @@ class Compact(Policy):
                 jnp.where(plan.fires, plan.replaced.astype(jnp.float64) * jnp.asarray(flops, jnp.float64), 0.0),
                 jnp.zeros(calls, jnp.float64),
             ),
-            infeasible=jnp.any(plan.fires & (plan.floor > jnp.asarray(self.trigger))),
+            infeasible=jnp.any(plan.fires & (plan.floor > int64(self.trigger))),
             opens=_interleave(jnp.zeros(calls, bool), jnp.arange(calls, dtype=jnp.int32) == run.first),
         )
 
     def _simulate(self, run: RunBatch) -> tuple[Int[Array, "slots"], _Plan, Int[Array, "calls"]]:
         """Go through the calls: deaths of recorded segments in steps, the plan, and deaths of the summaries."""
-        tokens = jnp.asarray(run.tokens).astype(jnp.int64)
+        tokens = int64(run.tokens)
         head = self._head(run)
         slot = jnp.arange(tokens.shape[0], dtype=jnp.int32)
         index = jnp.arange(run.calls, dtype=jnp.int32)
         own = ~run.inserted
         rows, _ = self._memory()
-        standing = jnp.asarray(self.summary) + jnp.asarray(rows)  # what an earlier compaction left in the prompt
+        standing = int64(self.summary) + int64(rows)  # what an earlier compaction left in the prompt
 
         def visit(
             carry: tuple[jax.Array, jax.Array, jax.Array], t: jax.Array
@@ -142,14 +142,11 @@ class Compact(Policy):
             arriving = in_session & (run.call == t) & ~run.output
             prompt = jnp.sum(jnp.where(history | arriving, tokens, 0)) + jnp.where(live >= 0, standing, 0)
             behind = jnp.cumsum(jnp.where(history, tokens, 0)[::-1])[::-1]
-            middle = history & ~head & (behind > jnp.asarray(self.keep_tail)) & (tokens > 0)
-            fires = (prompt > jnp.asarray(self.trigger)) & jnp.any(middle) & (t > first) & jnp.asarray(run.mask)[t]
+            middle = history & ~head & (behind > int64(self.keep_tail)) & (tokens > 0)
+            fires = (prompt > int64(self.trigger)) & jnp.any(middle) & (t > first) & jnp.asarray(run.mask)[t]
             replaced = jnp.sum(jnp.where(middle, tokens, 0)) + jnp.where(live >= 0, standing, 0)
             floor = (
-                jnp.sum(jnp.where(history & head, tokens, 0))
-                + standing
-                + jnp.asarray(self.keep_tail)
-                + jnp.asarray(self.reserve)
+                jnp.sum(jnp.where(history & head, tokens, 0)) + standing + int64(self.keep_tail) + int64(self.reserve)
             )
             plan = _Plan(fires, jnp.max(jnp.where(middle, slot, -1)), replaced, floor)
             death = jnp.where(fires & middle, 2 * t + 1, death)
@@ -163,7 +160,7 @@ class Compact(Policy):
 
     def _head(self, run: RunBatch) -> Bool[Array, "slots"]:
         """Mask of the segments that no compaction touches."""
-        tokens = jnp.asarray(run.tokens).astype(jnp.int64)
+        tokens = int64(run.tokens)
         own = ~run.inserted
         first = jnp.asarray(run.first)[run.call]
         total = jnp.cumsum(jnp.where(own, tokens, 0))
@@ -175,7 +172,7 @@ class Compact(Policy):
         others = jnp.cumsum((own & ~instructions & (tokens > 0)).astype(jnp.int32))
         others_before = (others - (own & ~instructions & (tokens > 0)).astype(jnp.int32))[start]
         leading = instructions & (others == others_before)
-        return own & (leading | (total - before <= jnp.asarray(self.keep_head)))
+        return own & (leading | (total - before <= int64(self.keep_head)))
 
 
 @policy(static=("aligned",))
@@ -188,7 +185,7 @@ class CompactWithMemory(Compact):
     """
 
     slots: Number = 0
-    memory_flops: float | Array = 0.0
+    memory_flops: int | float | Array = 0.0
 
     def __post_init__(self) -> None:
         check_count(
@@ -196,7 +193,7 @@ class CompactWithMemory(Compact):
             **{name: value for name, value in _parameters(self).items() if name not in ("aligned", "memory_flops")},
         )
 
-    def _memory(self) -> tuple[Number, float | Array]:
+    def _memory(self) -> tuple[Number, int | float | Array]:
         return self.slots, self.memory_flops
 
 

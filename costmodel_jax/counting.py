@@ -18,9 +18,10 @@ from jaxtyping import Bool, Float, Int
 from costmodel_jax.caching import CacheRule, Earlier, reuse
 from costmodel_jax.calls import Array, RunBatch
 from costmodel_jax.errors import CostModelError
-from costmodel_jax.policies import Policy, View
+from costmodel_jax.policies import Policy, View, int64
 from costmodel_jax.precision import exact, has_tracer
-from costmodel_jax.prefix import AnyHistory, EveryCall, LatestCall, Now, TokenIds, Tracker
+from costmodel_jax.prefix import AnyHistory, Lifetimes, Now, TokenIds, Tracker
+from costmodel_jax.pytree import pytree
 
 __all__ = ["STATUS", "Counts", "count", "total"]
 
@@ -28,11 +29,7 @@ STATUS = ("ok", "infeasible", "reasoning unknown", "beyond 64 bits")
 OK, INFEASIBLE, UNKNOWN_REASONING, OVERFLOW = range(4)
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["prompt", "reused", "generated", "processed", "pairs", "mask", "summary", "extra", "status"],
-    meta_fields=[],
-)
+@pytree()
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Counts:
     """Counts per call; a pytree of int64 arrays (NumPy when computed eagerly, so that sums stay exact).
@@ -163,7 +160,7 @@ def _tracker(run: RunBatch, policy: Policy, view: View, rule: CacheRule, width: 
         return TokenIds(view, run.ids, width)
     if not policy.nested:
         return AnyHistory(view)
-    return EveryCall(view) if rule.needs_all else LatestCall(view)
+    return Lifetimes(view, latest=not rule.needs_all)
 
 
 def _lengths(run: RunBatch, view: View, tracker: Tracker, rule: CacheRule) -> tuple[Array, Array, Array]:
@@ -180,7 +177,7 @@ def _lengths(run: RunBatch, view: View, tracker: Tracker, rule: CacheRule) -> tu
         shown = (view.birth <= step) & (step < view.death)
         prompt = jnp.sum(jnp.where(shown, view.tokens, 0), dtype=jnp.int64)
         emitted = jnp.sum(jnp.where(view.source == step, view.tokens, 0), dtype=jnp.int64)
-        generated = jnp.maximum(emitted - (rule.last_token == "skipped"), 0)
+        generated = jnp.maximum(emitted - int(rule.last_token == "skipped"), 0)
         mask, cached = view.mask[step], view.cached[step]
         now = Now(step, shown, view.opens[step] | expired[step], cached, prompt, prompt + generated)
         shared_prompt, shared_sequence, state = tracker.visit(state, now)
@@ -188,7 +185,7 @@ def _lengths(run: RunBatch, view: View, tracker: Tracker, rule: CacheRule) -> tu
         reused, hit = jnp.where(cached, reused, 0), jnp.where(cached, hit, 0)
         if rule.needs_all:
             mine = jnp.arange(steps, dtype=jnp.int32) == step
-            block = jnp.asarray(rule.block).astype(jnp.int64)
+            block = int64(rule.block)
             end = jnp.maximum(prompt - 1, 0) // block * block
             left = Earlier(prompt, end, hit)
             earlier = Earlier(*(jnp.where(mine, new, old) for new, old in zip(left, earlier, strict=True)))

@@ -215,18 +215,18 @@ class _History:
             self.left = []
         shared, differs = 0, None
         for _, sequence, length in self.left:
-            candidate, changed = self._common(sequence, shown, prompt)
-            if min(candidate, length) >= shared:
+            candidate = min(self._common(sequence, shown, prompt), length)
+            if candidate >= shared:
                 # New input behind everything known is no difference; a segment that is gone, or came back, is.
-                broken = np.any(sequence & ~shown) or np.any(self.known & shown & ~sequence)
-                shared, differs = min(candidate, length), changed if broken else None
+                changed = np.flatnonzero(sequence & ~shown), np.flatnonzero(self.known & shown & ~sequence)
+                shared, differs = candidate, next((int(slots[0]) for slots in changed if len(slots)), None)
         step = _Step(
             index=index,
             prompt=prompt,
             reused=reused,
             new=min(int(self.tokens[shown & ~self.known].sum()), prompt - reused),
             shared=shared,
-            shared_prompt=max((self._common(earlier, shown, prompt)[0] for earlier, _, _ in self.left), default=0),
+            shared_prompt=max((self._common(earlier, shown, prompt) for earlier, _, _ in self.left), default=0),
             differs=differs,
             idle=idle,
         )
@@ -280,17 +280,17 @@ class _History:
             return False
         return bool(self.run.idle[index // (2 if self.requests else 1)] > float(self.cache.ttl))
 
-    def _common(self, left: np.ndarray, shown: np.ndarray, prompt: int) -> tuple[int, int | None]:
-        """Tokens shared with something left behind, and the first slot that differs."""
+    def _common(self, left: np.ndarray, shown: np.ndarray, prompt: int) -> int:
+        """Tokens shared with something left behind."""
         changed = np.flatnonzero(left ^ shown)
         if not len(changed):
-            return prompt, None
+            return prompt
         if self.run.ids is not None:
             mine, theirs = self._ids(shown), self._ids(left)
             size = min(len(mine), len(theirs))
             differ = np.flatnonzero(mine[:size] != theirs[:size])
-            return (int(differ[0]) if len(differ) else size), int(changed[0])
-        return int(self.tokens[: changed[0]][shown[: changed[0]]].sum()), int(changed[0])
+            return int(differ[0]) if len(differ) else size
+        return int(self.tokens[: changed[0]][shown[: changed[0]]].sum())
 
     def _ids(self, shown: np.ndarray) -> np.ndarray:
         """The token at every position; tokens without an id get a negative one of their own."""

@@ -8,7 +8,6 @@ integer parameters can be traced, so ``jax.vmap`` sweeps them without compiling 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
@@ -19,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 
 from costmodel_jax.calls import Array, RunBatch
 from costmodel_jax.errors import CostModelError
+from costmodel_jax.pytree import pytree
 
 __all__ = [
     "AsRecorded",
@@ -36,25 +36,7 @@ Number = int | np.integer[Any] | Array
 T = TypeVar("T")
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=[
-        "tokens",
-        "birth",
-        "death",
-        "source",
-        "offset",
-        "kind",
-        "call",
-        "mask",
-        "summary",
-        "cached",
-        "extra",
-        "infeasible",
-        "opens",
-    ],
-    meta_fields=[],
-)
+@pytree()
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class View:
     """What one run shows under a policy: slots in rendered order, and steps.
@@ -122,11 +104,7 @@ def policy(*, static: tuple[str, ...] = ()) -> Callable[[type[T]], type[T]]:
     """Make a class a frozen dataclass and a pytree; fields named ``static`` are part of the compiled program."""
 
     def decorate(cls: type[T]) -> type[T]:
-        cls = dataclasses.dataclass(frozen=True)(cls)
-        fields = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-        return jax.tree_util.register_dataclass(
-            cls, data_fields=[name for name in fields if name not in static], meta_fields=list(static)
-        )
+        return pytree(static=static)(dataclasses.dataclass(frozen=True)(cls))
 
     return decorate
 
@@ -144,7 +122,7 @@ def lifetimes(run: RunBatch, death: Int[Array, "segments"]) -> View:
     """The view of a policy that only hides recorded segments: one step a call."""
     steps = jnp.arange(run.calls, dtype=jnp.int32)
     return View(
-        tokens=jnp.asarray(run.tokens),
+        tokens=int64(run.tokens),
         birth=jnp.asarray(run.birth),
         death=jnp.minimum(death, run.end),
         source=jnp.where(run.output, run.call, -1),
@@ -172,9 +150,14 @@ def next_call(marked: Bool[Array, "calls"]) -> Int[Array, "calls"]:
     return jnp.concatenate([jax.lax.cummin(marks, reverse=True)[1:], jnp.full(1, calls, jnp.int32)])
 
 
+def int64(value: Number) -> Int[Array, "*shape"]:
+    """A count or a parameter as int64, which only a 64-bit scope keeps."""
+    return jnp.asarray(value).astype(jnp.int64)
+
+
 def clipped(value: Number, upper: int) -> Int[Array, ""]:
     """A parameter as int32; beyond ``upper`` it makes no difference."""
-    return jnp.clip(jnp.asarray(value).astype(jnp.int64), 0, upper).astype(jnp.int32)
+    return jnp.clip(int64(value), 0, upper).astype(jnp.int32)
 
 
 @policy()
@@ -264,16 +247,16 @@ class ClearToolResults(Policy):
         check_count(self, trigger=self.trigger, keep=self.keep, clear_at_least=self.clear_at_least)
 
     def deaths(self, run: RunBatch) -> Int[Array, "segments"]:
-        tokens = jnp.asarray(run.tokens).astype(jnp.int64)
+        tokens = int64(run.tokens)
         results = run.of_kind("tool") & (tokens > 0)
 
         def clear(death: jax.Array, step: jax.Array) -> tuple[jax.Array, None]:
             shown = (run.birth <= step) & (step < death)
-            later = jnp.cumsum((shown & results)[::-1])[::-1]  # rank of a result from the end, counting from 1
-            candidates = shown & results & (later > jnp.asarray(self.keep))
+            rank = jnp.cumsum(int64((shown & results)[::-1]))[::-1]  # of a result from the end, counting from 1
+            candidates = shown & results & (rank > int64(self.keep))
             freed = jnp.sum(jnp.where(candidates, tokens, 0))
-            fires = jnp.sum(jnp.where(shown, tokens, 0)) > jnp.asarray(self.trigger)
-            fires &= freed >= jnp.maximum(jnp.asarray(self.clear_at_least), 1)
+            fires = jnp.sum(jnp.where(shown, tokens, 0)) > int64(self.trigger)
+            fires &= freed >= jnp.maximum(int64(self.clear_at_least), 1)
             return jnp.where(fires & candidates, step, death), None
 
         steps = jnp.arange(run.calls, dtype=jnp.int32)

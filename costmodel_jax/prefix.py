@@ -1,18 +1,17 @@
 """The longest common prefix of a prompt with what earlier calls left, three ways.
 
-All walk over the steps with a small state and give, for each step, the tokens shared with every earlier prompt p_j and
-with every earlier sequence p_j g_j (0 where step j is not usable).
+All walk over the steps with a small state and give, for each step, the tokens shared with earlier prompts p_j and with
+earlier sequences p_j g_j (0 where step j is not usable).
 
-- ``LatestCall``: one number, for policies that only ever hide: then the latest call shares the longest prefix.
-- ``EveryCall``: a number per earlier call, from lifetimes alone, for the same policies.
-- ``AnyHistory``: a number per earlier call, for histories in which a segment can come back.
-- ``TokenIds``: a number per earlier call, over token ids, across segment borders.
+- ``Lifetimes``: from what changes between steps, for policies under which nothing hidden ever comes back.
+- ``AnyHistory``: slot by slot against every earlier call, for histories in which a segment can come back.
+- ``TokenIds``: over token ids, across segment borders.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ from jaxtyping import Bool, Int
 from costmodel_jax.calls import Array
 from costmodel_jax.policies import View
 
-__all__ = ["AnyHistory", "EveryCall", "LatestCall", "Now", "TokenIds", "Tracker"]
+__all__ = ["AnyHistory", "Lifetimes", "Now", "TokenIds", "Tracker"]
 
 State = Any
 
@@ -47,98 +46,54 @@ class Now:
     left: Int[Array, ""]
 
 
-class Tracker(Protocol):
-    """A way to find common prefixes."""
-
-    def start(self) -> State:
-        """The state before the first step."""
-
-    def visit(self, state: State, now: Now) -> tuple[jax.Array, jax.Array, State]:
-        """Tokens shared with each earlier prompt and sequence, and the next state."""
-
-
 def _first(differs: Array) -> jax.Array:
     """Index of the first true entry; the length where there is none."""
     index = jnp.arange(differs.shape[-1], dtype=jnp.int32)
     return jnp.min(jnp.where(differs, index, differs.shape[-1]), axis=-1)
 
 
-def _tokens_before(view: View, shown: Array) -> jax.Array:
-    """Shown tokens before each slot, and all of them as the last entry."""
-    total = jnp.cumsum(jnp.where(shown, view.tokens, 0).astype(jnp.int64))
-    return jnp.concatenate([jnp.zeros(1, jnp.int64), total])
-
-
-def _generated(view: View, step: Array) -> jax.Array:
-    return jnp.asarray(view.source == step)
-
-
-def _shown(view: View, step: Array) -> jax.Array:
-    return jnp.asarray((view.birth <= step) & (step < view.death))
-
-
 @dataclasses.dataclass(frozen=True)
-class LatestCall:
-    """The first slot at which anything changed since the latest cached step, for its prompt and for its sequence."""
+class Lifetimes:
+    """Follows what changed from step to step, for policies under which nothing hidden ever comes back.
+
+    As long as no slot within the common prefix of p_j and the current prompt changes, that prefix keeps its length;
+    the first slot that does change cuts it there. So one number per earlier step suffices.
+
+    Attributes:
+      view: the run's view.
+      latest: keep the latest cached step only; under these policies it shares the longest prefix.
+    """
 
     view: View
+    latest: bool
 
     def start(self) -> State:
-        return jnp.int32(0), jnp.int32(0), jnp.zeros((), bool), jnp.int64(0)
+        entries = 1 if self.latest else self.view.mask.shape[0]
+        return jnp.zeros(entries, jnp.int64), jnp.zeros(entries, jnp.int64), jnp.full(entries, -2, jnp.int32)
 
     def visit(self, state: State, now: Now) -> tuple[jax.Array, jax.Array, State]:
-        prompt, sequence, was_cached, left = state
-        filled = self.view.tokens > 0
-        before = _shown(self.view, now.step - 1)
-        written = before | (_generated(self.view, now.step - 1) & was_cached)
-        prompt = jnp.where(now.forget, 0, jnp.minimum(prompt, _first((before ^ now.shown) & filled)))
-        sequence = jnp.where(now.forget, 0, jnp.minimum(sequence, _first((written ^ now.shown) & filled)))
-        slot = jnp.arange(self.view.tokens.shape[0], dtype=jnp.int32)
-        shared_prompt, shared_sequence = (
-            jnp.sum(jnp.where(now.shown & (slot < changed), self.view.tokens, 0), dtype=jnp.int64)
-            for changed in (prompt, sequence)
+        prompt, sequence, made = state
+        before = (self.view.birth < now.step) & (now.step - 1 < self.view.death)
+        written = before | (self.view.source == now.step - 1)
+        unchanged, unchanged_since_written = (
+            self._unchanged(earlier, now.shown)[None] for earlier in (before, written)
         )
-        shared = shared_prompt[None], jnp.minimum(shared_sequence, left)[None]
-        untouched = jnp.int32(self.view.tokens.shape[0])
+        prompt = jnp.where(now.forget, 0, jnp.minimum(prompt, unchanged))
+        after = jnp.where(made == now.step - 1, unchanged_since_written, unchanged)
+        sequence = jnp.where(now.forget, 0, jnp.minimum(sequence, after))
+        fresh = now.cached & (self.latest | (jnp.arange(made.shape[0], dtype=jnp.int32) == now.step))
         state = (
-            jnp.where(now.cached, untouched, prompt),
-            jnp.where(now.cached, untouched, sequence),
-            now.cached,
-            jnp.where(now.cached, now.left, left),
+            jnp.where(fresh, now.prompt, prompt),
+            jnp.where(fresh, now.left, sequence),
+            jnp.where(fresh, now.step, made),
         )
-        return *shared, state
+        return prompt, sequence, state
 
-
-@dataclasses.dataclass(frozen=True)
-class EveryCall:
-    """As ``LatestCall``, with one entry for every earlier step."""
-
-    view: View
-
-    def start(self) -> State:
-        steps = self.view.mask.shape[0]
-        return jnp.zeros(steps, jnp.int32), jnp.zeros(steps, jnp.int32), jnp.zeros(steps, jnp.int64)
-
-    def visit(self, state: State, now: Now) -> tuple[jax.Array, jax.Array, State]:
-        prompt, sequence, left = state
-        index = jnp.arange(prompt.shape[0], dtype=jnp.int32)
-        filled = self.view.tokens > 0
-        before = _shown(self.view, now.step - 1)
-        changed = _first((before ^ now.shown) & filled)
-        written = before | _generated(self.view, now.step - 1)
-        changed_after_latest = jnp.where(index == now.step - 1, _first((written ^ now.shown) & filled), changed)
-        prompt = jnp.where(now.forget, 0, jnp.minimum(prompt, changed))
-        sequence = jnp.where(now.forget, 0, jnp.minimum(sequence, changed_after_latest))
-        tokens = _tokens_before(self.view, now.shown)
-        shared = tokens[prompt], jnp.minimum(tokens[sequence], left)
-        fresh = now.cached & (index == now.step)
-        untouched = jnp.int32(self.view.tokens.shape[0])
-        state = (
-            jnp.where(fresh, untouched, prompt),
-            jnp.where(fresh, untouched, sequence),
-            jnp.where(fresh, now.left, left),
-        )
-        return *shared, state
+    def _unchanged(self, earlier: Array, shown: Array) -> jax.Array:
+        """Shown tokens before the first slot that changed."""
+        changed = _first((earlier ^ shown) & (self.view.tokens > 0))
+        slot = jnp.arange(shown.shape[0], dtype=jnp.int32)
+        return jnp.sum(jnp.where(shown & (slot < changed), self.view.tokens, 0), dtype=jnp.int64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,10 +110,12 @@ class AnyHistory:
         usable, left = state
         index = jnp.arange(usable.shape[0], dtype=jnp.int32)
         usable = usable & ~now.forget
-        filled = self.view.tokens > 0
-        before = (self.view.birth <= index[:, None]) & (index[:, None] < self.view.death)
-        written = before | (self.view.source == index[:, None])
-        tokens = _tokens_before(self.view, now.shown)
+        filled = (self.view.tokens > 0)[None, :]
+        steps = index[:, None]
+        before = (self.view.birth[None, :] <= steps) & (steps < self.view.death[None, :])
+        written = before | (self.view.source[None, :] == steps)
+        total = jnp.cumsum(jnp.where(now.shown, self.view.tokens, 0).astype(jnp.int64))
+        tokens = jnp.concatenate([jnp.zeros(1, jnp.int64), total])
         shared_prompt = tokens[_first((before ^ now.shown[None, :]) & filled)]
         shared_sequence = jnp.minimum(tokens[_first((written ^ now.shown[None, :]) & filled)], left)
         fresh = now.cached & (index == now.step)
@@ -197,7 +154,7 @@ class TokenIds:
         agree = jnp.minimum(agree, now.prompt)
         shared = jnp.minimum(agree, prompts), jnp.minimum(agree, left)
         fresh = now.cached & (jnp.arange(prompts.shape[0], dtype=jnp.int32) == now.step)
-        written = self._render(now.shown | _generated(self.view, now.step))
+        written = self._render(now.shown | (self.view.source == now.step))
         state = (
             jnp.where(fresh[:, None], written[None, :], sequences),
             jnp.where(fresh, now.prompt, prompts),
@@ -214,3 +171,7 @@ class TokenIds:
         own = jnp.cumsum(self.view.tokens.astype(jnp.int32)) - self.view.tokens.astype(jnp.int32)
         offset = self.view.offset[slot]
         return jnp.where(offset >= 0, self.ids[offset + within], -1 - own[slot] - within)
+
+
+Tracker = Lifetimes | AnyHistory | TokenIds
+"""``start() -> state`` and ``visit(state, now) -> (shared with prompts, shared with sequences, state)``."""

@@ -1,0 +1,143 @@
+"""Config fields -> layers for the softmax and Gated DeltaNet families, and the table of every supported model_type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from costmodel_jax.architecture.blocks import attention, gated_deltanet
+from costmodel_jax.architecture.config import Fields
+from costmodel_jax.architecture.glm import glm4_moe_lite, glm5_next, glm_moe_dsa
+from costmodel_jax.architecture.layers import Layer, Mixer
+from costmodel_jax.architecture.sizes import (
+    depth_of,
+    experts_of,
+    head_dim_of,
+    heads_of,
+    hidden_of,
+    kv_heads_of,
+    sparse_steps,
+    stack,
+    swiglu_of,
+    window_of,
+)
+
+__all__ = ["FAMILIES", "Family"]
+
+LINEAR, FULL, SLIDING = "linear_attention", "full_attention", "sliding_attention"
+
+
+@dataclass(frozen=True)
+class Family:
+    """A transformers model class: its ``model_type`` and how its config becomes layers."""
+
+    name: str
+    layers: Callable[[Fields], tuple[Layer, ...]]
+
+
+def _attention(
+    f: Fields, *, kv_heads: int | None, head_dim: int | None, window: int | None = None, gated: bool = False
+) -> Mixer:
+    """Softmax attention with the class defaults for ``kv_heads`` and ``head_dim`` (None: derived from the heads)."""
+    return attention(
+        hidden_of(f), heads_of(f), kv_heads_of(f, kv_heads), head_dim_of(f, head_dim), gated=gated, window=window
+    )
+
+
+def _slides(f: Fields) -> bool:
+    """Whether a Qwen3 config switches its sliding window on; its class ignores the window otherwise."""
+    return f.flag("use_sliding_window", default=False) and f.values.get("sliding_window", 4096) is not None
+
+
+def _llama(f: Fields) -> tuple[Layer, ...]:
+    return stack([_attention(f, kv_heads=None, head_dim=None)] * depth_of(f), [swiglu_of(f)] * depth_of(f))
+
+
+def _qwen3(f: Fields) -> tuple[Layer, ...]:
+    depth = depth_of(f)
+    first = f.integer("max_window_layers", default=28, minimum=0) if _slides(f) else depth
+    kinds = f.schedule("layer_types", depth, (FULL, SLIDING)) or tuple(
+        FULL if index < first else SLIDING for index in range(depth)
+    )
+    if SLIDING in kinds and not _slides(f):
+        f.fail("layer_types", "has sliding layers, but use_sliding_window is not true or sliding_window is null")
+    windows = {kind: window_of(f, 4096) if kind == SLIDING else None for kind in set(kinds)}
+    return stack(
+        [_attention(f, kv_heads=32, head_dim=128, window=windows[kind]) for kind in kinds], [swiglu_of(f)] * depth
+    )
+
+
+def _qwen3_moe(f: Fields) -> tuple[Layer, ...]:
+    mixer = _attention(f, kv_heads=4, head_dim=None, window=window_of(f, 4096) if _slides(f) else None)
+    return stack([mixer] * depth_of(f), sparse_steps(f, experts_of(f, experts=128, active=8)))
+
+
+def _gpt_oss(f: Fields) -> tuple[Layer, ...]:
+    depth = depth_of(f)
+    kinds = f.schedule("layer_types", depth, (FULL, SLIDING)) or tuple(
+        FULL if index % 2 else SLIDING for index in range(depth)
+    )
+    windows = {kind: window_of(f, 128) if kind == SLIDING else None for kind in set(kinds)}
+    sparse = experts_of(f, width="intermediate_size", experts=128, active=4)
+    return stack([_attention(f, kv_heads=8, head_dim=64, window=windows[kind]) for kind in kinds], [sparse] * depth)
+
+
+def _gated_hybrid(f: Fields, kv_heads: int) -> list[Mixer]:
+    """Gated DeltaNet with gated attention in each full_attention_interval-th layer, or as layer_types says."""
+    depth = depth_of(f)
+    interval = f.integer("full_attention_interval", default=4)
+    kinds = f.schedule("layer_types", depth, (LINEAR, FULL)) or tuple(
+        LINEAR if (index + 1) % interval else FULL for index in range(depth)
+    )
+    key_heads = f.integer("linear_num_key_heads", default=16)
+    value_heads = f.integer("linear_num_value_heads", default=32)
+    f.divides("linear_num_key_heads", key_heads, "linear_num_value_heads", value_heads)
+    mixers = {
+        FULL: _attention(f, kv_heads=kv_heads, head_dim=256, gated=True),
+        LINEAR: gated_deltanet(
+            hidden_of(f),
+            key_heads,
+            value_heads,
+            f.integer("linear_key_head_dim", default=128),
+            f.integer("linear_value_head_dim", default=128),
+            f.integer("linear_conv_kernel_dim", default=4),
+        ),
+    }
+    return [mixers[kind] for kind in kinds]
+
+
+def _qwen3_next(f: Fields) -> tuple[Layer, ...]:
+    shared = f.integer("shared_expert_intermediate_size", default=512)
+    sparse = experts_of(f, experts=512, active=10, shared=shared, shared_gate=True)
+    return stack(_gated_hybrid(f, kv_heads=2), sparse_steps(f, sparse))
+
+
+def _qwen3_5(f: Fields) -> tuple[Layer, ...]:
+    return stack(_gated_hybrid(f, kv_heads=4), [swiglu_of(f)] * depth_of(f))
+
+
+def _qwen3_5_moe(f: Fields) -> tuple[Layer, ...]:
+    shared = f.integer("shared_expert_intermediate_size", default=512)
+    sparse = experts_of(f, experts=256, active=8, shared=shared, shared_gate=True)
+    return stack(_gated_hybrid(f, kv_heads=2), [sparse] * depth_of(f))
+
+
+_BUILDERS: tuple[tuple[str, Callable[[Fields], tuple[Layer, ...]], bool], ...] = (
+    ("llama", _llama, False),
+    ("qwen3", _qwen3, False),
+    ("qwen3_moe", _qwen3_moe, False),
+    ("qwen3_next", _qwen3_next, False),
+    ("qwen3_5", _qwen3_5, True),
+    ("qwen3_5_moe", _qwen3_5_moe, True),
+    ("glm4_moe_lite", glm4_moe_lite, False),
+    ("glm_moe_dsa", glm_moe_dsa, False),
+    ("glm5_next", glm5_next, True),
+    ("gpt_oss", _gpt_oss, False),
+)
+
+FAMILIES: Mapping[str, Family] = {
+    model_type: Family(name, layers)
+    for name, layers, wrapped in _BUILDERS
+    for model_type in ((name, f"{name}_text") if wrapped else (name,))
+}
+"""``model_type`` -> family; ``*_text`` is the language model inside a wrapper of several modalities."""

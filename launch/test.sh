@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# The whole test suite, with linter and type checker, from a fresh clone: bash launch/test.sh [pytest options]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/environment.sh
+ensure_environment test
+
+ruff check .
+ruff format --check .
+mypy
+python -m pytest "$@"
