@@ -9,6 +9,7 @@ from costmodel_jax.caching import CacheRule, cache_rules
 from costmodel_jax.calls import RunBatch, buckets, pack
 from costmodel_jax.compaction import Compact, CompactWithMemory
 from costmodel_jax.counting import Counts, count, total
+from costmodel_jax.decomposition import Decomposition, decompose
 from costmodel_jax.errors import CostModelError, InfeasibleError, InputError
 from costmodel_jax.exchange import (
     attention_share,
@@ -37,6 +38,7 @@ from costmodel_jax.policies import (
 from costmodel_jax.pricebook import PriceBook
 from costmodel_jax.pricing import Capped, Prices, cost, cost_per_call
 from costmodel_jax.schema import Call, Edit, Run, Segment, Usage, dump_runs
+from costmodel_jax.statistics import Interval, paired_bootstrap
 
 __all__ = [
     "Architecture",
@@ -50,6 +52,7 @@ __all__ = [
     "CompactWithMemory",
     "CostModelError",
     "Counts",
+    "Decomposition",
     "DropAtUserTurn",
     "DropImmediately",
     "Edit",
@@ -57,6 +60,7 @@ __all__ = [
     "InfeasibleError",
     "InferredRule",
     "InputError",
+    "Interval",
     "KeepAll",
     "KeepLatest",
     "PriceBook",
@@ -73,6 +77,7 @@ __all__ = [
     "cost",
     "cost_per_call",
     "count",
+    "decompose",
     "dump_runs",
     "edit_break_even",
     "edit_delta",
@@ -82,6 +87,7 @@ __all__ = [
     "keep_delta",
     "load_runs",
     "pack",
+    "paired_bootstrap",
     "rebuild_cost",
     "regeneration_rate",
     "retention_horizon",

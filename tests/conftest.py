@@ -6,10 +6,11 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-from jaxtyping import install_import_hook
+import jaxtyping
 
-install_import_hook(["costmodel_jax", "remory_jax"], "beartype.beartype")
+jaxtyping.install_import_hook(["costmodel_jax", "remory_jax"], "beartype.beartype")
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -31,3 +32,11 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("no ../shared beside this checkout")
     return SHARED
+
+
+@pytest.fixture
+def without_shape_checks() -> Iterator[None]:
+    """As a user runs the library: the run-time checks of annotations are a tool of the tests."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
