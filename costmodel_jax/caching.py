@@ -14,14 +14,14 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 
 from costmodel_jax.calls import Array
 from costmodel_jax.errors import CostModelError
 from costmodel_jax.policies import Number, int64
 from costmodel_jax.pytree import pytree
 
-__all__ = ["CacheRule", "Earlier", "cache_rules", "reuse"]
+__all__ = ["CacheRule", "Earlier", "Lowered", "cache_rules", "lower", "reuse"]
 
 REUSE = ("none", "prompt", "prompt+generation", "checkpoint", "window")
 
@@ -78,10 +78,50 @@ class CacheRule:
                 + ("; a sliding-window cache that keeps every block equals 'prompt+generation'" * bool(self.window))
             )
 
-    @property
-    def needs_all(self) -> bool:
-        """Whether the hit can come from any earlier call and not just from the one with the longest common prefix."""
-        return self.reuse in ("checkpoint", "window")
+
+@pytree(static=("family",))
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lowered:
+    """A rule as numbers, so that all rules of a family share one compiled program.
+
+    Attributes:
+      family: ``latest`` (the latest earlier call has the longest prefix), or where resume points of all earlier calls
+        matter: ``checkpoint``, ``dense``, ``window``.
+      reuses: whether anything is reused.
+      generation: whether generated text is found again.
+      block: tokens of a block.
+      spare_tokens, spare_blocks: tokens and whole blocks at the end of a prompt that are never reused.
+      skipped: sampled tokens that are never fed back: 0 or 1.
+      min_tokens, ttl, window: as in ``CacheRule``; an endless lifetime is infinite.
+    """
+
+    family: Literal["latest", "checkpoint", "dense", "window"]
+    reuses: Bool[Array, ""]
+    generation: Bool[Array, ""]
+    block: Int[Array, ""]
+    spare_tokens: Int[Array, ""]
+    spare_blocks: Int[Array, ""]
+    skipped: Int[Array, ""]
+    min_tokens: Int[Array, ""]
+    ttl: Float[Array, ""]
+    window: Int[Array, ""]
+
+
+def lower(rule: CacheRule) -> Lowered:
+    """Turn a rule into numbers; needs a 64-bit scope."""
+    family: Any = rule.reuse if rule.reuse in ("checkpoint", "window") else "latest"
+    return Lowered(
+        family="dense" if rule.dense else family,
+        reuses=jnp.asarray(rule.reuse != "none"),
+        generation=jnp.asarray(rule.reuse != "prompt"),
+        block=int64(rule.block),
+        spare_tokens=int64(int(rule.full_hit == "minus_token")),
+        spare_blocks=int64(int(rule.full_hit == "minus_block")),
+        skipped=int64(int(rule.last_token == "skipped")),
+        min_tokens=int64(rule.min_tokens),
+        ttl=jnp.asarray(jnp.inf if rule.ttl is None else rule.ttl).astype(jnp.float32),
+        window=int64(1 if rule.window is None else rule.window),
+    )
 
 
 class Earlier(NamedTuple):
@@ -99,7 +139,7 @@ class Earlier(NamedTuple):
 
 
 def reuse(
-    rule: CacheRule,
+    rule: Lowered,
     prompt: Int[Array, ""],
     shared_prompt: Int[Array, "earlier"],
     shared_sequence: Int[Array, "earlier"],
@@ -114,31 +154,19 @@ def reuse(
       shared_sequence: common prefix of the prompt with each earlier sequence p_j g_j.
       earlier: the earlier calls, for the rules that resume at their points.
     """
-    block = int64(rule.block)
-    if rule.reuse == "none":
-        return jnp.zeros_like(prompt), jnp.zeros_like(prompt)
-    cap = {
-        "exact": _floor(prompt, block),
-        "minus_token": _floor(jnp.maximum(prompt - 1, 0), block),
-        "minus_block": jnp.maximum(_floor(prompt, block) - block, 0),
-    }[rule.full_hit]
-    best = jnp.minimum(_floor(jnp.max(shared_prompt if rule.reuse == "prompt" else shared_sequence), block), cap)
-    if rule.reuse == "checkpoint":
-        reused = _resume(rule, block, best, shared_prompt, shared_sequence, earlier)
-    elif rule.reuse == "window":
-        reused = _kept_window(rule, block, best, shared_prompt, earlier)
-    else:
+    cap = jnp.maximum(prompt - rule.spare_tokens, 0) // rule.block - rule.spare_blocks
+    longest = jnp.max(jnp.where(rule.generation, shared_sequence, shared_prompt))
+    best = jnp.minimum(longest // rule.block, jnp.maximum(cap, 0)) * rule.block
+    if rule.family == "latest":
         reused = best
-    return jnp.where(reused < int64(rule.min_tokens), 0, reused), best
+    elif rule.family == "window":
+        reused = _kept_window(rule, best, shared_prompt, earlier)
+    else:
+        reused = _resume(rule, best, shared_prompt, shared_sequence, earlier)
+    return jnp.where(rule.reuses & (reused >= rule.min_tokens), reused, 0), best
 
 
-def _floor(length: Array, block: Array) -> jax.Array:
-    return jnp.asarray(length // block * block)
-
-
-def _resume(
-    rule: CacheRule, block: Array, best: Array, shared_prompt: Array, shared_sequence: Array, earlier: Earlier
-) -> jax.Array:
+def _resume(rule: Lowered, best: Array, shared_prompt: Array, shared_sequence: Array, earlier: Earlier) -> jax.Array:
     """The largest resume point within the hit whose own sequence agrees with the prompt that far.
 
     A junction is left wherever the prompt+generation value exceeded the best resume point. Where it did not exceed it,
@@ -148,35 +176,33 @@ def _resume(
     for points in (earlier.ends, earlier.hits):
         usable = points <= jnp.minimum(best, shared_prompt)
         deepest = jnp.maximum(deepest, jnp.max(jnp.where(usable, points, 0)))
-    if rule.dense:
-        boundary = _floor(jnp.minimum(best, shared_sequence), block)
+    if rule.family == "dense":
+        boundary = jnp.minimum(best, shared_sequence) // rule.block * rule.block
         inside = boundary >= earlier.prompt
         deepest = jnp.maximum(deepest, jnp.max(jnp.where(inside, boundary, 0)))
     return deepest
 
 
-def _kept_window(rule: CacheRule, block: Array, best: Array, shared_prompt: Array, earlier: Earlier) -> jax.Array:
+def _kept_window(rule: Lowered, best: Array, shared_prompt: Array, earlier: Earlier) -> jax.Array:
     """The deepest block boundary whose last window of blocks is kept, by whichever earlier calls.
 
     Every resume point keeps the blocks that end there. In units of blocks these are intervals (low, high], cut where
     the earlier prompt stops agreeing with this one; a boundary is usable when the union covers the window before it.
     """
-    assert rule.window is not None
-    need = (int64(rule.window) - 1 + block - 1) // block
-    agreed = shared_prompt // block
-    points = jnp.concatenate([earlier.ends, earlier.hits]) // block
+    need = (rule.window - 1 + rule.block - 1) // rule.block
+    agreed = shared_prompt // rule.block
+    points = jnp.concatenate([earlier.ends, earlier.hits]) // rule.block
     high = jnp.minimum(points, jnp.concatenate([agreed, agreed]))
     low = jnp.maximum(points - need, 0)
     empty = low >= high
-    order = jnp.argsort(jnp.where(empty, 0, low), stable=True)
-    low, high = jnp.where(empty, 0, low)[order], jnp.where(empty, 0, high)[order]
+    low, high = jax.lax.sort_key_val(jnp.where(empty, 0, low), jnp.where(empty, 0, high))
     # Sorted by their lower ends, intervals join while the next one begins at or before the reach so far.
     reach = jax.lax.cummax(high)
     before = jnp.concatenate([jnp.zeros_like(reach[:1]), reach[:-1]])
     start = jax.lax.cummax(jnp.where(low > before, low, 0))
-    boundary = jnp.minimum(reach, best // block)
+    boundary = jnp.minimum(reach, best // rule.block)
     usable = start <= jnp.maximum(boundary - need, 0)
-    return jnp.max(jnp.where(usable, boundary, 0)) * block
+    return jnp.max(jnp.where(usable, boundary, 0)) * rule.block
 
 
 def _presets() -> dict[str, CacheRule]:

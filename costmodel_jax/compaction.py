@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Int
 
 from costmodel_jax.calls import NEVER, Array, RunBatch
-from costmodel_jax.policies import Number, Policy, View, check_count, int64, next_call, policy, recorded
+from costmodel_jax.policies import INFEASIBLE, OK, Number, Policy, View, check_count, int64, next_call, policy, recorded
 from costmodel_jax.schema import KINDS
 
 __all__ = ["Compact", "CompactWithMemory"]
@@ -117,8 +117,10 @@ class Compact(Policy):
                 jnp.where(plan.fires, plan.replaced.astype(jnp.float64) * jnp.asarray(flops, jnp.float64), 0.0),
                 jnp.zeros(calls, jnp.float64),
             ),
-            infeasible=jnp.any(plan.fires & (plan.floor > int64(self.trigger))),
             opens=_interleave(jnp.zeros(calls, bool), jnp.arange(calls, dtype=jnp.int32) == run.first),
+            # A request is sent at the time of its call, so the call behind it comes without a pause.
+            idle=_interleave(run.idle, jnp.where(plan.fires, jnp.zeros_like(run.idle), run.idle)),
+            status=jnp.where(jnp.any(plan.fires & (plan.floor > int64(self.trigger))), INFEASIBLE, OK).astype(jnp.int8),
         )
 
     def _simulate(self, run: RunBatch) -> tuple[Int[Array, "slots"], _Plan, Int[Array, "calls"]]:

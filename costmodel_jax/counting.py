@@ -15,18 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from costmodel_jax.caching import CacheRule, Earlier, reuse
+from costmodel_jax.caching import CacheRule, Earlier, Lowered, lower, reuse
 from costmodel_jax.calls import Array, RunBatch
 from costmodel_jax.errors import CostModelError
-from costmodel_jax.policies import Policy, View, int64
+from costmodel_jax.policies import OK, OVERFLOW, STATUS, Policy, View
 from costmodel_jax.precision import exact, has_tracer
 from costmodel_jax.prefix import AnyHistory, Lifetimes, Now, TokenIds, Tracker
 from costmodel_jax.pytree import pytree
 
 __all__ = ["STATUS", "Counts", "count", "total"]
-
-STATUS = ("ok", "infeasible", "reasoning unknown", "beyond 64 bits")
-OK, INFEASIBLE, UNKNOWN_REASONING, OVERFLOW = range(4)
 
 
 @pytree()
@@ -113,31 +110,41 @@ def _without_time(batch: RunBatch) -> str:
 
 @exact
 def _count(batch: RunBatch, policy: Policy, rule: CacheRule, *, width: int) -> Counts:
-    counts: Counts = _compiled(batch, policy, rule, width=width)
+    # Two programs, so that policies share the second and rules of a family share both.
+    view: View = _views(batch, policy)
+    counts: Counts = _counts(view, batch.ids, lower(rule), nested=policy.nested, width=width)
     return counts
 
 
-@functools.partial(jax.jit, static_argnames=("width",))
-def _compiled(batch: RunBatch, policy: Policy, rule: CacheRule, *, width: int) -> Counts:
-    one = functools.partial(_count_run, policy=policy, rule=rule, width=width)
-    if batch.mask.ndim == 1:
-        return one(batch)
-    # Token buffers are large: one run at a time.
-    counts: Counts = jax.vmap(one)(batch) if batch.ids is None else jax.lax.map(one, batch)
+@jax.jit
+def _views(batch: RunBatch, policy: Policy) -> View:
+    return policy.view(batch) if batch.mask.ndim == 1 else jax.vmap(policy.view)(batch)
+
+
+@functools.partial(jax.jit, static_argnames=("nested", "width"))
+def _counts(view: View, ids: Array | None, rule: Lowered, *, nested: bool, width: int) -> Counts:
+    def one(view: View, ids: Array | None) -> Counts:
+        if ids is not None:
+            return _count_view(view, rule, TokenIds(view, ids, width))
+        latest = rule.family == "latest"
+        return _count_view(view, rule, Lifetimes(view, latest) if nested else AnyHistory(view))
+
+    if view.mask.ndim == 1:
+        return one(view, ids)
+    if ids is None:
+        return jax.vmap(lambda view: one(view, None))(view)
+    counts: Counts = jax.lax.map(lambda run: one(*run), (view, ids))  # token buffers are large: one run at a time
     return counts
 
 
-def _count_run(run: RunBatch, *, policy: Policy, rule: CacheRule, width: int) -> Counts:
-    view = policy.view(run)
-    prompt, reused, generated = _lengths(run, view, _tracker(run, policy, view, rule, width), rule)
+def _count_view(view: View, rule: Lowered, tracker: Tracker) -> Counts:
+    prompt, reused, generated = _lengths(view, tracker, rule)
     new = prompt - reused
     processed = new + generated
     # One of the two factors is even, so halving is exact.
     pairs = new * (prompt + reused + 1) // 2 + prompt * generated + generated * (generated + 1) // 2
-    status = jnp.where(view.infeasible, INFEASIBLE, OK)
-    if policy.needs_reasoning:
-        status = jnp.where(run.reasoning_known, status, UNKNOWN_REASONING)
-    status = jnp.where(jnp.sum((prompt + generated).astype(jnp.float64) ** 2) < 2.0**63, status, OVERFLOW)
+    fits = jnp.sum((prompt + generated).astype(jnp.float64) ** 2) < 2.0**63
+    status = jnp.where(fits, view.status, jnp.int8(OVERFLOW))
 
     def settled(values: Array) -> jax.Array:
         return jnp.where(view.mask, jnp.where(status == OK, values, -1), 0)
@@ -151,47 +158,34 @@ def _count_run(run: RunBatch, *, policy: Policy, rule: CacheRule, width: int) ->
         mask=view.mask,
         summary=view.summary,
         extra=view.extra,
-        status=status.astype(jnp.int8),
+        status=status,
     )
 
 
-def _tracker(run: RunBatch, policy: Policy, view: View, rule: CacheRule, width: int) -> Tracker:
-    if run.ids is not None:
-        return TokenIds(view, run.ids, width)
-    if not policy.nested:
-        return AnyHistory(view)
-    return Lifetimes(view, latest=not rule.needs_all)
-
-
-def _lengths(run: RunBatch, view: View, tracker: Tracker, rule: CacheRule) -> tuple[Array, Array, Array]:
+def _lengths(view: View, tracker: Tracker, rule: Lowered) -> tuple[Array, Array, Array]:
     """P, R and G of every step."""
     steps = view.mask.shape[0]
-    idle = jnp.repeat(jnp.asarray(run.idle), steps // run.calls)
-    expired = jnp.zeros(steps, bool) if rule.ttl is None else idle > jnp.asarray(rule.ttl, idle.dtype)
-    if steps != run.calls:  # a request happens at the time of its call: the lifetime ends before whichever comes first
-        later = jnp.arange(steps, dtype=jnp.int32) % 2 == 1
-        expired &= ~(later & jnp.roll(view.mask, 1))
+    forget = view.opens | (view.idle > rule.ttl)
+    keeps_points = rule.family != "latest"
 
     def visit(carry: tuple[Any, Earlier], step: jax.Array) -> tuple[tuple[Any, Earlier], tuple[jax.Array, ...]]:
         state, earlier = carry
         shown = (view.birth <= step) & (step < view.death)
-        prompt = jnp.sum(jnp.where(shown, view.tokens, 0), dtype=jnp.int64)
-        emitted = jnp.sum(jnp.where(view.source == step, view.tokens, 0), dtype=jnp.int64)
-        generated = jnp.maximum(emitted - int(rule.last_token == "skipped"), 0)
+        prompt = jnp.sum(jnp.where(shown, view.tokens, 0))
+        emitted = jnp.sum(jnp.where(view.source == step, view.tokens, 0))
+        generated = jnp.maximum(emitted - rule.skipped, 0)
         mask, cached = view.mask[step], view.cached[step]
-        now = Now(step, shown, view.opens[step] | expired[step], cached, prompt, prompt + generated)
+        now = Now(step, shown, forget[step], cached, prompt, prompt + generated)
         shared_prompt, shared_sequence, state = tracker.visit(state, now)
         reused, hit = reuse(rule, prompt, shared_prompt, shared_sequence, earlier)
         reused, hit = jnp.where(cached, reused, 0), jnp.where(cached, hit, 0)
-        if rule.needs_all:
+        if keeps_points:
             mine = jnp.arange(steps, dtype=jnp.int32) == step
-            block = int64(rule.block)
-            end = jnp.maximum(prompt - 1, 0) // block * block
-            left = Earlier(prompt, end, hit)
+            left = Earlier(prompt, jnp.maximum(prompt - 1, 0) // rule.block * rule.block, hit)
             earlier = Earlier(*(jnp.where(mine, new, old) for new, old in zip(left, earlier, strict=True)))
         return (state, earlier), tuple(jnp.where(mask, value, 0) for value in (prompt, reused, generated))
 
-    nothing = jnp.zeros(steps if rule.needs_all else 0, jnp.int64)
+    nothing = jnp.zeros(steps if keeps_points else 0, jnp.int64)
     start = (tracker.start(), Earlier(nothing, nothing, nothing))
     _, (prompt, reused, generated) = jax.lax.scan(visit, start, jnp.arange(steps, dtype=jnp.int32))
     return prompt, reused, generated

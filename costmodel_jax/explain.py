@@ -14,10 +14,10 @@ import numpy as np
 
 from costmodel_jax.caching import CacheRule
 from costmodel_jax.calls import RunBatch, pack
-from costmodel_jax.counting import INFEASIBLE, STATUS, Counts, count
+from costmodel_jax.counting import Counts, count
 from costmodel_jax.errors import CostModelError, InfeasibleError
 from costmodel_jax.exchange import rebuild_cost
-from costmodel_jax.policies import KeepAll, Policy, View
+from costmodel_jax.policies import INFEASIBLE, STATUS, KeepAll, Policy, View
 from costmodel_jax.precision import exact
 from costmodel_jax.pricing import Prices, cost, cost_per_call
 from costmodel_jax.schema import KINDS, Run
@@ -276,9 +276,7 @@ class _History:
         return {"reasoning": "reasoning hidden", "tool": "tool results cleared"}.get(kind, "edit")
 
     def _idle(self, index: int) -> bool:
-        if self.cache.ttl is None or (self.requests and index % 2 and self.view.mask[index - 1]):
-            return False
-        return bool(self.run.idle[index // (2 if self.requests else 1)] > float(self.cache.ttl))
+        return self.cache.ttl is not None and bool(self.view.idle[index] > float(self.cache.ttl))
 
     def _common(self, left: np.ndarray, shown: np.ndarray, prompt: int) -> int:
         """Tokens shared with something left behind."""

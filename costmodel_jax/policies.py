@@ -21,6 +21,7 @@ from costmodel_jax.errors import CostModelError
 from costmodel_jax.pytree import pytree
 
 __all__ = [
+    "STATUS",
     "AsRecorded",
     "ClearEvery",
     "ClearToolResults",
@@ -34,6 +35,11 @@ __all__ = [
 
 Number = int | np.integer[Any] | Array
 T = TypeVar("T")
+
+STATUS = ("ok", "infeasible", "reasoning unknown", "beyond 64 bits")
+"""Why a run has no counts: the policy's fixed floor does not fit its window; the policy hides reasoning and the log
+does not say how long it is; the counts would not fit int64."""
+OK, INFEASIBLE, UNKNOWN_REASONING, OVERFLOW = range(len(STATUS))
 
 
 @pytree()
@@ -53,8 +59,9 @@ class View:
       summary: which of them are summary requests.
       cached: which of them leave something that a later step could reuse.
       extra: FLOPs outside the actor, by step (the memory network's).
-      infeasible: the policy's fixed floor does not fit its window.
       opens: steps that start a session.
+      idle: seconds since the step before (NaN where unknown).
+      status: index into ``STATUS``.
     """
 
     tokens: Int[Array, "slots"]
@@ -68,8 +75,9 @@ class View:
     summary: Bool[Array, "steps"]
     cached: Bool[Array, "steps"]
     extra: Float[Array, "steps"]
-    infeasible: Bool[Array, ""]
     opens: Bool[Array, "steps"]
+    idle: Float[Array, "steps"]
+    status: Int[Array, ""]
 
 
 class Policy:
@@ -88,7 +96,7 @@ class Policy:
 
     def view(self, run: RunBatch) -> View:
         """What one run (a batch without its leading axis) shows, and when."""
-        return lifetimes(run, self.deaths(run))
+        return lifetimes(run, self.deaths(run), needs_reasoning=self.needs_reasoning)
 
     def deaths(self, run: RunBatch) -> Int[Array, "segments"]:
         """The call from which each segment is no longer shown."""
@@ -118,7 +126,7 @@ def check_count(policy: object, minimum: int = 0, **values: Number | None) -> No
             raise CostModelError(f"{type(policy).__name__}.{name} = {value} must be at least {minimum}")
 
 
-def lifetimes(run: RunBatch, death: Int[Array, "segments"]) -> View:
+def lifetimes(run: RunBatch, death: Int[Array, "segments"], *, needs_reasoning: bool) -> View:
     """The view of a policy that only hides recorded segments: one step a call."""
     steps = jnp.arange(run.calls, dtype=jnp.int32)
     return View(
@@ -133,8 +141,9 @@ def lifetimes(run: RunBatch, death: Int[Array, "segments"]) -> View:
         summary=jnp.zeros(run.calls, bool),
         cached=jnp.asarray(run.mask),
         extra=jnp.zeros(run.calls, jnp.float64),
-        infeasible=jnp.zeros((), bool),
         opens=steps == run.first,
+        idle=jnp.asarray(run.idle),
+        status=jnp.where(run.reasoning_known | (not needs_reasoning), OK, UNKNOWN_REASONING).astype(jnp.int8),
     )
 
 
