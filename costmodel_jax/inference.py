@@ -21,7 +21,9 @@ from costmodel_jax.schema import Call, Run
 
 __all__ = ["InferredRule", "Match", "infer_cache_rule"]
 
-SMALLEST_UNIT = 8  # a smaller common divisor of hits is chance, not a block
+# A common divisor of hits shows a block only when it is not small and not the divisor of a handful of numbers.
+SMALLEST_UNIT = 8
+FEWEST_HITS = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,9 @@ class InferredRule:
 
     def describe(self) -> str:
         """A few sentences for a person."""
-        unit = f"hits come in units of {self.unit} tokens" if self.unit > 1 else "hits have no common unit"
+        if not self.hits:
+            return f"None of {self.calls} calls hit: no cache, or nothing that was kept long enough."
+        unit = f"hits come in units of {self.unit} tokens" if self.unit > 1 else "no common unit shows"
         if self.generation_reused is None:
             generated = "no call could show whether generated text is found again"
         elif self.generation_reused:
@@ -93,14 +97,14 @@ class InferredRule:
         price = "" if self.shortfall_flops is None else f", {self.shortfall_flops / 1e12:,.1f} TFLOP"
         lines = [
             f"{self.hits} of {self.calls} calls hit; {unit}; {generated}.",
-            f"{self.short} hits fell short of that rule by {self.shortfall:,} tokens in all{price}.",
+            f"Short of that rule: {self.short} calls, {self.shortfall:,} tokens in all{price}.",
         ]
         if self.beyond:
-            lines.append(f"{self.beyond} hits went beyond it by {self.surplus:,} tokens (a prefix shared elsewhere).")
+            lines.append(f"Beyond it, by a prefix shared elsewhere: {self.beyond} calls, {self.surplus:,} tokens.")
         if self.written_before:
-            lines.append(f"{self.written_before} hits are exactly what the previous call had read and written.")
-        if self.matches:
-            best = self.matches[0]
+            lines.append(f"Exactly what the previous call had read and written: {self.written_before} calls.")
+        best = self.matches[0]
+        if best.exact:
             lines.append(f"Closest named rule: {best.name}, exact in {best.exact} of {best.calls} calls.")
         return " ".join(lines)
 
@@ -120,11 +124,12 @@ def infer_cache_rule(run: Run, prices: Prices | None = None) -> InferredRule:
         raise CostModelError(f"run {run.id!r} has no measured cache hits (usage.prompt_tokens and usage.cached_tokens)")
     prompt = np.array([_field(call, "prompt_tokens") for call in run.calls])
     reused = np.array([_field(call, "cached_tokens") for call in run.calls])
-    unit = math.gcd(*(int(r) for r in reused[measured]))
-    unit = unit if SMALLEST_UNIT <= unit < reused.max(initial=0) else 1
+    distinct = {int(hit) for hit in reused[measured & (reused > 0)]}
+    unit = math.gcd(*distinct) if len(distinct) >= FEWEST_HITS else 1
+    unit = unit if unit >= SMALLEST_UNIT else 1
     could, reached = _generation(run, measured, prompt, reused, unit)
     rule = CacheRule(
-        reuse="prompt" if could and not reached else "prompt+generation",
+        reuse="none" if not distinct else "prompt" if could and not reached else "prompt+generation",
         block=unit,
         full_hit="minus_token",
         last_token="skipped",
@@ -137,7 +142,7 @@ def infer_cache_rule(run: Run, prices: Prices | None = None) -> InferredRule:
         calls=int(measured.sum()),
         hits=int((measured & (reused > 0)).sum()),
         unit=unit,
-        generation_reused=None if not could else bool(reached),
+        generation_reused=bool(reached) if could and distinct else None,
         reached_into_generation=reached,
         could_reach=could,
         written_before=_written_before(run),

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -43,7 +45,7 @@ def test_shortfall_and_its_price() -> None:
     assert (inferred.unit, inferred.short, inferred.shortfall) == (128, 2, 384)
     expected = sum(cm.rebuild_cost(prices, H=run.calls[t].usage.cached_tokens, n=n) for t, n in ((4, 128), (9, 256)))
     assert inferred.shortfall_flops == pytest.approx(expected)
-    assert "2 hits fell short of that rule by 384 tokens" in inferred.describe()
+    assert "Short of that rule: 2 calls, 384 tokens in all" in inferred.describe()
 
 
 def test_explicit_breakpoints_are_seen() -> None:
@@ -75,9 +77,11 @@ def test_a_run_that_cannot_tell_says_so() -> None:
     without = cm.Run.from_dict({"id": "s", "calls": [{**call, "usage": None} for call in run.to_dict()["calls"]]})
     with pytest.raises(cm.CostModelError, match="no measured cache hits"):
         cm.infer_cache_rule(without)
-    single = cm.infer_cache_rule(simulated(cm.CacheRule(), calls=1))
-    assert single.generation_reused is None
-    assert "no call could show" in single.describe()
+    undecided = cm.infer_cache_rule(simulated(cm.CacheRule(block=100_000), calls=2))
+    assert undecided.generation_reused is None
+    data = simulated(cm.CacheRule(), calls=1).to_dict()
+    data["calls"][0]["usage"]["cached_tokens"] = 4000
+    assert "no call could show" in cm.infer_cache_rule(cm.Run.from_dict(data)).describe()
 
 
 def test_hits_beyond_the_rule_are_a_prefix_shared_elsewhere() -> None:
@@ -88,3 +92,32 @@ def test_hits_beyond_the_rule_are_a_prefix_shared_elsewhere() -> None:
     assert first.usage.cached_tokens == 0
     inferred = cm.infer_cache_rule(cm.Run.from_dict(data))
     assert (inferred.beyond, inferred.surplus) == (1, 4992)
+
+
+def test_a_log_without_hits_is_the_rule_none() -> None:
+    inferred = cm.infer_cache_rule(simulated(cm.CacheRule("none")))
+    assert (inferred.hits, inferred.rule.reuse, inferred.short) == (0, "none", 0)
+    assert inferred.describe().startswith("None of 30 calls hit")
+
+
+def test_a_few_hits_show_no_unit() -> None:
+    assert cm.infer_cache_rule(simulated(cm.cache_rules["openai"], calls=3)).unit == 1
+
+
+@pytest.mark.parametrize(
+    ("log", "unit", "generation_reused", "fits"),
+    [
+        ("codex/rollout-2026-02-23T12-47-42-bdf481a5-2b5e-7b35-b250-18ccf612188e.jsonl", 128, True, 75),
+        ("codex/rollout-2026-02-23T12-40-23-86ae01bb-18d9-7e22-a690-0f5632a6a1c9.jsonl", 128, True, 63),
+        ("codex/rollout-2025-09-24T19-22-20-44b9d8d5-114e-7241-9bd3-8788ac20cb0b.jsonl", 128, True, 76),
+        ("claude_code/session-four.jsonl", 1, False, 12),
+    ],
+)
+def test_real_logs(shared: Path, log: str, unit: int, generation_reused: bool, fits: int) -> None:
+    """Codex finds generated text again, in units of 128; Claude Code's breakpoints end where the prompt ended."""
+    (run,) = cm.load_runs(shared / "logs" / log)
+    inferred = cm.infer_cache_rule(run)
+    assert (inferred.unit, inferred.generation_reused) == (unit, generation_reused)
+    assert inferred.matches[0].exact == fits
+    if not generation_reused:
+        assert inferred.written_before == 28
