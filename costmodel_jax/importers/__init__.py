@@ -19,6 +19,20 @@ __all__ = ["FORMATS", "Importer", "Options", "Problem", "Source", "detect", "imp
 # In order of detection: a format whose mark is surest comes first.
 FORMATS: dict[str, str] = {
     "agent-run": "agent_run",
+    "claude_code": "claude_code",
+    "codex": "codex",
+    "gemini_cli": "gemini_cli",
+    "opencode": "opencode",
+    "openai": "openai_api",
+    "anthropic": "anthropic_api",
+    "atif": "atif",
+    "swe_agent": "swe_agent",
+    "openhands": "openhands",
+    "inspect_ai": "inspect_ai",
+    "otel_gen_ai": "otel_gen_ai",
+    "tau_bench": "tau_bench",
+    "mini_swe_agent": "mini_swe_agent",
+    "react_text": "react_text",
 }
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".traj", ".eval", ".log", ".txt")
 IGNORED = ("node_modules", "__pycache__")

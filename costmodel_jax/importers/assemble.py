@@ -11,12 +11,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from costmodel_jax.errors import InputError
+from costmodel_jax.importers import history as past
+from costmodel_jax.importers.history import Removal, Shown
 from costmodel_jax.schema import Call, Edit, Kind, Segment, Usage
 
-__all__ = ["Observation", "Piece", "apportion", "assemble"]
+__all__ = ["Observation", "Piece", "Removal", "apportion", "assemble"]
 
 CHARACTERS_PER_TOKEN = 4.0  # only until the run itself has shown its own ratio
 
@@ -29,12 +33,14 @@ class Piece:
       kind: its segment kind.
       size: length of the text in characters; it apportions a measured count.
       tokens: its own token count, where the log or a tokenizer gives one.
+      key: a name by which a later ``Observation.removed`` may take it out of the context.
       name, error, arguments_hash, result_hash: tool facts, as in ``Segment``.
     """
 
     kind: Kind
     size: int = 0
     tokens: int | None = None
+    key: str | None = None
     name: str | None = None
     error: bool | None = None
     arguments_hash: str | None = None
@@ -60,10 +66,12 @@ class Observation:
       usage: what the server measured; ``None`` where the log has no usage, then every piece needs ``tokens``.
       input: pieces that entered the context since the previous call of the session, in order.
       output: pieces the call generated, in order.
-      time: seconds at which the call was sent.
+      time: seconds at which the call was sent; a time before the previous call's is not believed.
       session: as in ``Call``.
       compacted: the client compacted its history just before this call.
       resends_reasoning: ``False`` where the client is known not to send earlier reasoning again.
+      removed: pieces the log shows to have left the context just before this call, by their keys.
+      cleared: tokens of earlier tool results that were cleared just before this call, where the log states them.
     """
 
     usage: Usage | None
@@ -73,19 +81,11 @@ class Observation:
     session: str | int | None = None
     compacted: bool = False
     resends_reasoning: bool = True
+    removed: Mapping[str, Removal] = dataclasses.field(default_factory=dict)
+    cleared: int = 0
 
 
-@dataclasses.dataclass
-class _Shown:
-    """A segment in the client's history: the recorded range it stands for, and what is left of it."""
-
-    start: int
-    stop: int
-    kind: Kind
-    tokens: int
-
-
-def apportion(total: int, weights: Sequence[float]) -> list[int]:
+def apportion(total: int, weights: Sequence[int | float]) -> list[int]:
     """Split ``total`` into integers proportional to ``weights`` that sum to it exactly (largest remainder)."""
     scale = sum(weights)
     if scale <= 0:
@@ -98,55 +98,97 @@ def apportion(total: int, weights: Sequence[float]) -> list[int]:
     return parts
 
 
-def assemble(observations: Sequence[Observation], *, path: str | None = None) -> tuple[Call, ...]:
+def assemble(observations: Sequence[Observation], *, path: str | None = None, inherited: int = 0) -> tuple[Call, ...]:
     """Turn logged calls into the calls of a ``Run``.
 
     Args:
       observations: the calls of one thread, in order, each once.
       path: the log file, for messages.
+      inherited: how many leading calls belong to another run that this one was forked from. They are not among the
+        calls returned; what they left in the context is input of the first call that is. Their user messages are
+        turns of that other run, so here they are context of kind ``system``.
 
     Raises:
       InputError: at a call whose prompt or output length is neither measured nor countable.
     """
     ratio = _characters_per_token(observations)
     calls: list[Call] = []
-    history: list[_Shown] = []
-    seen = 0
+    history: list[Shown] = []
+    # Kept up to date instead of summed anew, so that a thread of many thousand calls is read in linear time.
+    shown = seen = clean = 0  # tokens shown; segments recorded; leading entries that are known to hold no reasoning
     session: str | int | None = None
+    latest: float | None = None
     for t, observation in enumerate(observations):
         if t and observation.session is not None and observation.session != session:
-            history = []
+            history, shown, clean, latest = [], 0, 0, None
         session = observation.session if observation.session is not None else session
-        prompt, generated, reasoning = _lengths(t, observation, sum(entry.tokens for entry in history), path)
-        edits: list[Edit] = []
-        if not observation.resends_reasoning:
-            edits += _drop_reasoning(history)
-        cached = observation.usage.cached_tokens if observation.usage is not None else None
-        if observation.compacted and history:
-            edits += _compact(history, seen, prompt, cached)
-        shown = sum(entry.tokens for entry in history)
-        incoming = _input_pieces(observation, calls, first=not history)
+        begins = not history
+        edits = _stated_edits(history, observation, ratio, clean)
+        clean = len(history) if not observation.resends_reasoning else 0
+        shown = past.shown_tokens(history) if edits else shown
+        prompt, generated, reasoning = _lengths(t, observation, shown, path)
+        incoming = _input_pieces(observation, calls)
         if prompt < shown:
-            # How much arrived is not measured when the history shrank; the run's own ratio estimates it.
-            arrived = min(prompt, round(sum(piece.size for piece in incoming) / ratio))
-            edits += _shrink(history, shown + arrived - prompt, cached, incoming)
-            shown = sum(entry.tokens for entry in history)
-        inputs = _input_segments(incoming, prompt - shown, ratio, first=not history)
+            edits += _measured_edits(history, observation, prompt, shown, incoming, ratio)
+            shown, clean = past.shown_tokens(history), 0
+        inputs = _input_segments(incoming, prompt - shown, ratio, begins=begins)
         outputs = _output_segments(observation.output, generated, reasoning)
-        for segment in (*inputs, *outputs):
-            history.append(_Shown(seen, seen + 1, segment.kind, segment.tokens))
-            seen += 1
+        if t == inherited and inherited:
+            inputs = [(entry.key, _context(entry.segment)) for entry in history] + inputs
+            history, edits, calls, seen, shown, clean = [], [], [], 0, 0, 0
+        for key, segment in (*inputs, *outputs):
+            history.append(Shown(seen, seen + 1, segment, key))
+            seen, shown = seen + 1, shown + segment.tokens
+        time = observation.time
+        if time is not None and latest is not None and time < latest:
+            time = None
+        latest = time if time is not None else latest
         calls.append(
             Call(
-                input=tuple(inputs),
-                output=tuple(outputs),
+                input=tuple(segment for _, segment in inputs),
+                output=tuple(segment for _, segment in outputs),
                 usage=observation.usage,
-                time=observation.time,
-                session=observation.session,
+                time=time,
+                session=session if t == inherited else observation.session,
                 edits=tuple(edits),
             )
         )
-    return tuple(calls)
+    return tuple(calls) if len(observations) > inherited else ()
+
+
+def _context(segment: Segment) -> Segment:
+    return msgspec.structs.replace(segment, kind="system") if segment.kind == "user" else segment
+
+
+def _stated_edits(history: list[Shown], observation: Observation, ratio: float, clean: int) -> list[Edit]:
+    """What the log says the client did to its history, of which ``clean`` leading entries hold no reasoning."""
+    edits: list[Edit] = []
+    if not observation.resends_reasoning:
+        edits += past.drop_reasoning(history, clean)
+    if observation.removed:
+        edits += past.remove(history, observation.removed, ratio)
+    if observation.cleared:
+        edits += past.shrink_tools(history, observation.cleared)
+    if observation.compacted and history:
+        usage = observation.usage or Usage()
+        edits += past.compact(history, usage.prompt_tokens, usage.cached_tokens)
+    return edits
+
+
+def _measured_edits(
+    history: list[Shown],
+    observation: Observation,
+    prompt: int,
+    shown: int,
+    incoming: Sequence[Piece],
+    ratio: float,
+) -> list[Edit]:
+    """What the measured prompt shows beyond that: a history longer than the prompt must have shrunk."""
+    # How much arrived is not measured when the history shrank; the run's own ratio estimates it.
+    arrived = min(prompt, round(sum(piece.size for piece in incoming) / ratio))
+    cached = observation.usage.cached_tokens if observation.usage is not None else None
+    user_turn = any(piece.kind == "user" for piece in incoming)
+    return past.shrink(history, shown - prompt, shown + arrived - prompt, cached, user_turn=user_turn)
 
 
 def _lengths(t: int, observation: Observation, shown: int, path: str | None) -> tuple[int, int, int | None]:
@@ -154,14 +196,11 @@ def _lengths(t: int, observation: Observation, shown: int, path: str | None) -> 
     usage = observation.usage or Usage()
     prompt, generated, reasoning = usage.prompt_tokens, usage.output_tokens, usage.reasoning_tokens
     if prompt is None:
-        counted = [piece.tokens for piece in observation.input]
-        if None not in counted:
-            prompt = shown + sum(count for count in counted if count is not None)
+        added = _counted(observation.input, observation)
+        prompt = None if added is None else shown + added
     if generated is None:
-        counted = [piece.tokens for piece in observation.output]
-        if None not in counted:
-            generated = sum(count for count in counted if count is not None)
-            reasoning = sum(piece.tokens or 0 for piece in observation.output if piece.kind == "reasoning")
+        generated = _counted(observation.output, observation)
+        reasoning = sum(piece.tokens or 0 for piece in observation.output if piece.kind == "reasoning")
     if prompt is None or generated is None:
         field = "prompt" if prompt is None else "output"
         raise InputError(
@@ -172,139 +211,80 @@ def _lengths(t: int, observation: Observation, shown: int, path: str | None) -> 
     return prompt, generated, reasoning
 
 
+def _counted(pieces: Sequence[Piece], observation: Observation) -> int | None:
+    """The sum of the pieces' own counts; ``None`` if one lacks it, or if the log has usage but nothing to count."""
+    counts = [piece.tokens for piece in pieces if piece.tokens is not None]
+    if len(counts) < len(pieces) or (not pieces and observation.usage is not None):
+        return None
+    return sum(counts)
+
+
 def _characters_per_token(observations: Sequence[Observation]) -> float:
     """The run's own ratio of text length to tokens, from calls that only appended."""
     ratios = []
     for before, after in itertools.pairwise(observations):
-        if before.usage is None or after.usage is None or after.compacted:
+        if before.usage is None or after.usage is None or after.compacted or after.removed or after.cleared:
             continue
-        lengths = (before.usage.prompt_tokens, before.usage.output_tokens, after.usage.prompt_tokens)
+        if after.session is not None and after.session != before.session:
+            continue
+        earlier, generated, later = before.usage.prompt_tokens, before.usage.output_tokens, after.usage.prompt_tokens
         size = sum(piece.size for piece in after.input)
-        if None not in lengths and size:
-            added = (lengths[2] or 0) - (lengths[0] or 0) - (lengths[1] or 0)
-            if added > 0:
-                ratios.append(size / added)
+        if earlier is None or generated is None or later is None or not size:
+            continue
+        again = generated if after.resends_reasoning else generated - (before.usage.reasoning_tokens or 0)
+        if later > earlier + again:
+            ratios.append(size / (later - earlier - again))
     return statistics.median(ratios) if ratios else CHARACTERS_PER_TOKEN
 
 
-def _input_pieces(observation: Observation, calls: Sequence[Call], *, first: bool) -> list[Piece]:
+def _input_pieces(observation: Observation, calls: Sequence[Call]) -> list[Piece]:
     """The pieces that share the new input, one at least."""
     pieces = list(observation.input)
     if observation.compacted and not any(piece.kind == "summary" for piece in pieces):
         pieces.insert(0, Piece(kind="summary"))
     if not pieces:
-        answered = bool(calls) and any(segment.name is not None for segment in calls[-1].output)
-        pieces.append(Piece(kind="tool" if answered and not first else "user"))
+        # What no message of the log explains is the client's own, unless a tool was just called.
+        called = bool(calls) and any(segment.name is not None for segment in calls[-1].output)
+        pieces.append(Piece(kind="tool" if called else "system"))
     return pieces
 
 
-def _input_segments(pieces: list[Piece], total: int, ratio: float, *, first: bool) -> list[Segment]:
+def _input_segments(pieces: list[Piece], total: int, ratio: float, *, begins: bool) -> list[tuple[str | None, Segment]]:
     """Apportion ``total`` new tokens over the pieces."""
     if all(piece.tokens is not None for piece in pieces) and sum(piece.tokens or 0 for piece in pieces) == total:
-        return [piece.segment(piece.tokens or 0) for piece in pieces]
-    # A system prompt or a summary whose text is not in the log is what the other texts do not explain.
-    unseen: Piece | None = None
-    if first and not any(piece.kind in ("system", "tools") for piece in pieces):
-        unseen = Piece(kind="system")
-        pieces = [unseen, *pieces]
-    else:
-        unseen = next((piece for piece in pieces if piece.kind in ("summary", "system") and not piece.size), None)
-    if unseen is None:
-        return [
-            piece.segment(part)
-            for piece, part in zip(pieces, apportion(total, [piece.size for piece in pieces]), strict=True)
-        ]
-    sizes = [piece.size for piece in pieces if piece is not unseen]
-    explained = min(total, round(sum(sizes) / ratio))
-    parts = iter(apportion(explained, sizes) if sizes else [])
-    return [piece.segment(total - explained if piece is unseen else next(parts)) for piece in pieces]
+        return [(piece.key, piece.segment(piece.tokens or 0)) for piece in pieces]
+    # What the texts do not explain (tool definitions, a prompt that is not logged) is the system's or a summary's.
+    if begins and not any(piece.kind in ("system", "tools") for piece in pieces):
+        pieces = [Piece(kind="system"), *pieces]
+    rest = next((i for i, piece in enumerate(pieces) if _takes_the_rest(piece, begins=begins)), None)
+    sizes = [float(piece.size) for piece in pieces]
+    explained = sum(sizes) / ratio
+    if rest is not None and explained < total:
+        sizes[rest] += (total - explained) * ratio
+    parts = apportion(total, sizes)
+    return [(piece.key, piece.segment(part)) for piece, part in zip(pieces, parts, strict=True)]
 
 
-def _output_segments(pieces: Sequence[Piece], generated: int, reasoning: int | None) -> list[Segment]:
+def _takes_the_rest(piece: Piece, *, begins: bool) -> bool:
+    return piece.kind == "summary" or (piece.kind in ("system", "tools") and (begins or not piece.size))
+
+
+def _output_segments(
+    pieces: Sequence[Piece], generated: int, reasoning: int | None
+) -> list[tuple[str | None, Segment]]:
     """Apportion the output: the billed reasoning to reasoning pieces, the rest to what is visible."""
-    counted = bool(pieces) and all(piece.tokens is not None for piece in pieces)
-    if counted and sum(piece.tokens or 0 for piece in pieces) == generated:
-        return [piece.segment(piece.tokens or 0) for piece in pieces]
-    visible = [piece for piece in pieces if piece.kind != "reasoning"]
-    thoughts = [piece for piece in pieces if piece.kind == "reasoning"]
-    order = list(pieces)
-    if reasoning and not thoughts:
-        thoughts = [Piece(kind="reasoning")]
-        order = [*thoughts, *order]
-    if not visible and (reasoning is None or reasoning < generated):
-        visible = [Piece(kind="assistant")]
-        order = [*order, *visible]
+    if pieces and all(p.tokens is not None for p in pieces) and sum(p.tokens or 0 for p in pieces) == generated:
+        return [(piece.key, piece.segment(piece.tokens or 0)) for piece in pieces]
     if reasoning is None:
         # Its length is unknown, so it stays inside the answer and the run says so in its evidence.
-        parts = dict(zip(map(id, visible), apportion(generated, [piece.size for piece in visible]), strict=True))
-    else:
-        parts = dict(zip(map(id, thoughts), apportion(reasoning, [piece.size for piece in thoughts]), strict=True))
-        rest = apportion(generated - reasoning, [piece.size for piece in visible])
-        parts |= dict(zip(map(id, visible), rest, strict=True))
-    return [piece.segment(parts[id(piece)]) for piece in order if id(piece) in parts]
-
-
-def _drop_reasoning(history: list[_Shown]) -> list[Edit]:
-    edits = [
-        Edit(start=entry.start, stop=entry.stop, cause="reasoning_dropped")
-        for entry in history
-        if entry.kind == "reasoning" and entry.tokens
-    ]
-    history[:] = [entry for entry in history if entry.kind != "reasoning"]
-    return edits
-
-
-def _compact(history: list[_Shown], seen: int, prompt: int, cached: int | None) -> list[Edit]:
-    """Hide everything after the kept head: what was read from the cache, or else the system prompt and tools."""
-    kept, tokens = 0, 0
-    for entry in history:
-        inside = tokens + entry.tokens <= cached if cached else entry.kind in ("system", "tools")
-        if not inside or tokens + entry.tokens > prompt:
-            break
-        kept, tokens = kept + 1, tokens + entry.tokens
-    dropped = history[kept:]
-    if not dropped:
-        return []
-    # A hit inside a segment shows that its beginning survived, which only a part of the segment can express.
-    left = max(0, min(cached or 0, prompt) - tokens) if cached else 0
-    return [_replace(history, kept, len(history), left, "compaction")]
-
-
-def _shrink(history: list[_Shown], amount: int, cached: int | None, incoming: Sequence[Piece]) -> list[Edit]:
-    """Remove ``amount`` tokens from the history, where the log's evidence puts the break."""
-    positions = [0]
-    for entry in history:
-        positions.append(positions[-1] + entry.tokens)
-    head = next((i for i, entry in enumerate(history) if entry.kind not in ("system", "tools")), len(history))
-    from_cache = next((i for i, position in enumerate(positions) if position >= (cached or 0)), len(history))
-    first = max(head, from_cache)
-    thoughts = [i for i in range(first, len(history)) if history[i].kind == "reasoning"]
-    if any(piece.kind == "user" for piece in incoming) and sum(history[i].tokens for i in thoughts) >= amount:
-        return _shrink_reasoning(history, thoughts, amount)
-    while first > 0 and positions[-1] - positions[first] < amount:
-        first -= 1
-    last = next(i for i in range(first, len(history) + 1) if positions[i] - positions[first] >= amount)
-    return [_replace(history, first, last, positions[last] - positions[first] - amount, "unknown")]
-
-
-def _shrink_reasoning(history: list[_Shown], thoughts: Sequence[int], amount: int) -> list[Edit]:
-    """Drop reasoning segments, oldest first, until ``amount`` tokens are gone."""
-    edits = []
-    for i in thoughts:
-        if not amount:
-            break
-        removed = min(amount, history[i].tokens)
-        if removed:
-            edits.append(_replace(history, i, i + 1, history[i].tokens - removed, "reasoning_dropped"))
-            amount -= removed
-    history[:] = [entry for entry in history if entry.tokens or entry.kind != "reasoning"]
-    return edits
-
-
-def _replace(history: list[_Shown], first: int, last: int, left: int, cause: str) -> Edit:
-    """Replace entries ``first`` to ``last`` of the history by ``left`` tokens, and say so as an edit."""
-    start, stop = history[first].start, max(entry.stop for entry in history[first:last])
-    kind = history[first].kind
-    history[first:last] = [_Shown(start, stop, kind, left)]
-    segment = Segment(kind=kind, tokens=left) if left else None
-    return Edit(start=start, stop=stop, segment=segment, cause=cause)  # type: ignore[arg-type]
+        pieces = [piece for piece in pieces if piece.kind != "reasoning"]
+    elif reasoning and not any(piece.kind == "reasoning" for piece in pieces):
+        pieces = [Piece(kind="reasoning"), *pieces]
+    if (reasoning is None or reasoning < generated) and all(piece.kind == "reasoning" for piece in pieces):
+        pieces = [*pieces, Piece(kind="assistant")]
+    thoughts = [piece.size for piece in pieces if piece.kind == "reasoning"]
+    visible = [piece.size for piece in pieces if piece.kind != "reasoning"]
+    hidden = iter(apportion(reasoning or 0, thoughts))
+    shown = iter(apportion(generated - (reasoning or 0), visible))
+    parts = [next(hidden) if piece.kind == "reasoning" else next(shown) for piece in pieces]
+    return [(piece.key, piece.segment(part)) for piece, part in zip(pieces, parts, strict=True)]
