@@ -30,6 +30,8 @@ def read(sources: Sequence[Source], options: Options) -> list[Run]:
     for source in sources:
         for line, value in _values(source, options):
             try:
+                if not isinstance(value, dict):
+                    raise InputError("a run is a JSON object; this is none")
                 runs.append(Run.from_dict(value))
             except InputError as error:
                 options.skip("skipped_run", InputError(error.message, path=source.path, line=line))

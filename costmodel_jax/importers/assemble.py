@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from costmodel_jax.errors import InputError
-from costmodel_jax.importers import history as past
-from costmodel_jax.importers.history import Removal, Shown
+from costmodel_jax.importers.history import History, Removal
 from costmodel_jax.schema import Call, Edit, Kind, Segment, Usage
 
 __all__ = ["Observation", "Piece", "Removal", "apportion", "assemble"]
@@ -113,32 +112,27 @@ def assemble(observations: Sequence[Observation], *, path: str | None = None, in
     """
     ratio = _characters_per_token(observations)
     calls: list[Call] = []
-    history: list[Shown] = []
-    # Kept up to date instead of summed anew, so that a thread of many thousand calls is read in linear time.
-    shown = seen = clean = 0  # tokens shown; segments recorded; leading entries that are known to hold no reasoning
+    history = History()
     session: str | int | None = None
     latest: float | None = None
     for t, observation in enumerate(observations):
         if t and observation.session is not None and observation.session != session:
-            history, shown, clean, latest = [], 0, 0, None
+            history.clear()
+            latest = None
         session = observation.session if observation.session is not None else session
-        begins = not history
-        edits = _stated_edits(history, observation, ratio, clean)
-        clean = len(history) if not observation.resends_reasoning else 0
-        shown = past.shown_tokens(history) if edits else shown
-        prompt, generated, reasoning = _lengths(t, observation, shown, path)
+        begins = not history.entries
+        edits = _stated_edits(history, observation, ratio)
+        prompt, generated, reasoning = _lengths(t, observation, history.tokens, path)
         incoming = _input_pieces(observation, calls)
-        if prompt < shown:
-            edits += _measured_edits(history, observation, prompt, shown, incoming, ratio)
-            shown, clean = past.shown_tokens(history), 0
-        inputs = _input_segments(incoming, prompt - shown, ratio, begins=begins)
+        if prompt < history.tokens:
+            edits += _measured_edits(history, observation, prompt, incoming, ratio)
+        inputs = _input_segments(incoming, prompt - history.tokens, ratio, begins=begins)
         outputs = _output_segments(observation.output, generated, reasoning)
         if t == inherited and inherited:
-            inputs = [(entry.key, _context(entry.segment)) for entry in history] + inputs
-            history, edits, calls, seen, shown, clean = [], [], [], 0, 0, 0
+            inputs = [(entry.key, _context(entry.segment)) for entry in history.entries] + inputs
+            history, edits, calls = History(), [], []
         for key, segment in (*inputs, *outputs):
-            history.append(Shown(seen, seen + 1, segment, key))
-            seen, shown = seen + 1, shown + segment.tokens
+            history.append(segment, key)
         time = observation.time
         if time is not None and latest is not None and time < latest:
             time = None
@@ -160,35 +154,31 @@ def _context(segment: Segment) -> Segment:
     return msgspec.structs.replace(segment, kind="system") if segment.kind == "user" else segment
 
 
-def _stated_edits(history: list[Shown], observation: Observation, ratio: float, clean: int) -> list[Edit]:
-    """What the log says the client did to its history, of which ``clean`` leading entries hold no reasoning."""
+def _stated_edits(history: History, observation: Observation, ratio: float) -> list[Edit]:
+    """What the log says the client did to its history."""
     edits: list[Edit] = []
     if not observation.resends_reasoning:
-        edits += past.drop_reasoning(history, clean)
+        edits += history.drop_reasoning()
     if observation.removed:
-        edits += past.remove(history, observation.removed, ratio)
+        edits += history.remove(observation.removed, ratio)
     if observation.cleared:
-        edits += past.shrink_tools(history, observation.cleared)
-    if observation.compacted and history:
+        edits += history.clear_tools(observation.cleared)
+    if observation.compacted and history.entries:
         usage = observation.usage or Usage()
-        edits += past.compact(history, usage.prompt_tokens, usage.cached_tokens)
+        edits += history.compact(usage.prompt_tokens, usage.cached_tokens)
     return edits
 
 
 def _measured_edits(
-    history: list[Shown],
-    observation: Observation,
-    prompt: int,
-    shown: int,
-    incoming: Sequence[Piece],
-    ratio: float,
+    history: History, observation: Observation, prompt: int, incoming: Sequence[Piece], ratio: float
 ) -> list[Edit]:
     """What the measured prompt shows beyond that: a history longer than the prompt must have shrunk."""
     # How much arrived is not measured when the history shrank; the run's own ratio estimates it.
     arrived = min(prompt, round(sum(piece.size for piece in incoming) / ratio))
     cached = observation.usage.cached_tokens if observation.usage is not None else None
     user_turn = any(piece.kind == "user" for piece in incoming)
-    return past.shrink(history, shown - prompt, shown + arrived - prompt, cached, user_turn=user_turn)
+    least = history.tokens - prompt
+    return history.shrink(least, least + arrived, cached, user_turn=user_turn)
 
 
 def _lengths(t: int, observation: Observation, shown: int, path: str | None) -> tuple[int, int, int | None]:

@@ -125,7 +125,7 @@ def _notes(draft: Draft, thread: Thread, placeholders: int, mismatches: list[int
         yield f"call {call}: {SPLIT_NOTE}"
     compactions = sum(observation.compacted for observation in thread.observations[1:])
     if compactions:
-        yield f"{compactions} compactions: the calls that wrote the summaries are not in this log"
+        yield f"compactions: {compactions}; the calls that wrote the summaries are not in this log"
     if draft.waiting:
         yield f"{draft.waiting} user messages after the last call have no answer in this log"
 

@@ -62,7 +62,9 @@ class Draft:
     parent: str | None = None
     answers: dict[Hashable, Answer] = dataclasses.field(default_factory=dict)
     models: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    _keys: dict[str, Hashable] = dataclasses.field(default_factory=dict)  # of the latest call with a message id
+    _keys: dict[str, tuple[Hashable, str | None]] = dataclasses.field(
+        default_factory=dict
+    )  # by message id, with request
     _tools: dict[str, str] = dataclasses.field(default_factory=dict)  # names by tool use id
     _taken: set[tuple[str, int]] = dataclasses.field(default_factory=set)  # lines whose content was read, with size
     _parents: dict[str, str | None] = dataclasses.field(default_factory=dict)  # of every line, by uuid
@@ -171,11 +173,14 @@ class Draft:
     def _call(self, value: dict[str, Any], message: dict[str, Any], place: Place) -> Answer:
         """The call a line belongs to, begun where this is its first line."""
         identity, request = text(message, "id"), text(value, "requestId")
-        key: Hashable = (identity, request) if request else self._keys.get(identity or "", (identity, None))
+        key: Hashable = (identity, request)
         if identity is None and request is None:
             key = (place.path, place.line)
         elif identity is not None:
-            self._keys[identity] = key
+            known, asked = self._keys.get(identity, (key, request))
+            # Lines of one answer may lack the request id; the same message id under another request is another call.
+            key = known if None in (request, asked) or request == asked else key
+            self._keys[identity] = key, request or asked
         if key not in self.answers:
             self._rewind(value)
             session = text(value, "sessionId")

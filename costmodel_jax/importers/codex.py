@@ -68,7 +68,7 @@ def _thread(rollout: Rollout) -> Thread:
         parent=rollout.spawned,
     )
     if rollout.aborted:
-        thread.notes.append(f"{rollout.aborted} turns were cut off; a call that was cut off may not have been counted")
+        thread.notes.append(f"turns cut off: {rollout.aborted}; a call cut off with one may never have been counted")
     if rollout.waiting:
         thread.notes.append(f"{rollout.waiting} user messages after the last call have no answer in this log")
     return thread

@@ -288,7 +288,7 @@ def observation(drawn: dict[str, Any]) -> Observation:
     )
 
 
-@hypothesis.settings(max_examples=300)
+@hypothesis.settings(max_examples=120)
 @hypothesis.given(CALLS, st.integers(0, 3))
 def test_any_measured_history_replays_to_the_measured_prompts(calls: list[dict[str, Any]], inherited: int) -> None:
     made = assemble([observation(drawn) for drawn in calls], inherited=inherited)

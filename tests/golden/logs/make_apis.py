@@ -15,7 +15,7 @@ Message = dict[str, Any]
 def chat(identity: str, messages: list[Message], answer: Message, *usage: int, **request: Any) -> dict[str, Any]:
     """A Chat Completions pair; ``usage`` is prompt, cached, completion and reasoning tokens."""
     prompt, cached, completion, reasoning = usage
-    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    counts: Message = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     counts["prompt_tokens_details"] = {"cached_tokens": cached}
     counts["completion_tokens_details"] = {"reasoning_tokens": reasoning}
     response = {"id": identity, "object": "chat.completion", "created": 1_770_000_000, "model": "gpt-x"}
@@ -59,7 +59,7 @@ def openai() -> None:
 
     def respond(identity: str, given: Any, output: list[Any], *usage: int, **request: Any) -> dict[str, Any]:
         prompt, cached, completion, reasoning = usage
-        counts = {"input_tokens": prompt, "input_tokens_details": {"cached_tokens": cached}}
+        counts: Message = {"input_tokens": prompt, "input_tokens_details": {"cached_tokens": cached}}
         counts |= {"output_tokens": completion, "output_tokens_details": {"reasoning_tokens": reasoning}}
         response = {"id": identity, "object": "response", "created_at": 1_770_000_000, "model": "gpt-x"}
         return {
@@ -100,7 +100,11 @@ def openai() -> None:
 def anthropic() -> None:
     def pair(identity: str, at: int, messages: list[Message], content: list[Any], *usage: int, cleared: int = 0) -> Any:
         fresh, written, read, output, thinking = usage
-        counts = {"input_tokens": fresh, "cache_creation_input_tokens": written, "cache_read_input_tokens": read}
+        counts: Message = {
+            "input_tokens": fresh,
+            "cache_creation_input_tokens": written,
+            "cache_read_input_tokens": read,
+        }
         counts |= {"output_tokens": output, "output_tokens_details": {"thinking_tokens": thinking}}
         response: Message = {"id": identity, "type": "message", "role": "assistant", "model": "claude-x"}
         response |= {"content": content, "usage": counts}

@@ -35,7 +35,8 @@ class Claude:
 
     def __init__(self, session: str, **common: Any) -> None:
         self.values: list[Any] = []
-        self.session, self.common, self.last = session, common, None
+        self.session, self.common = session, common
+        self.last: str | None = None
 
     def line(self, uuid: str, kind: str, parent: str | None = "", **fields: Any) -> None:
         self.values.append(
