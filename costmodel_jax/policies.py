@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -108,6 +108,7 @@ class Policy:
         return 0
 
 
+@dataclass_transform(frozen_default=True)
 def policy(*, static: tuple[str, ...] = ()) -> Callable[[type[T]], type[T]]:
     """Make a class a frozen dataclass and a pytree; fields named ``static`` are part of the compiled program."""
 
