@@ -200,7 +200,7 @@ class CompactWithMemory(Compact):
 
 
 def _parameters(policy: Compact) -> dict[str, Any]:
-    return {field.name: getattr(policy, field.name) for field in dataclasses.fields(policy)}  # type: ignore[arg-type]
+    return {field.name: getattr(policy, field.name) for field in dataclasses.fields(policy)}
 
 
 def _interleave(requests: Array, calls: Array) -> jax.Array:

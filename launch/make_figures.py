@@ -1,4 +1,4 @@
-"""Make the README's pictures: ``python -m launch.make_figures [RECORDINGS.json ...] [--out launch/figures]``.
+"""Make the README's pictures: ``python -m launch.make_figures [RECORDINGS.json ...] [--log SESSION] [--out DIR]``.
 
 They show the shipped samples, the preset architectures, and recordings of a prefix cache (by default the excerpt that
 the tests hold). Pictures are reduced to a palette, which keeps the repository small and changes nothing to the eye.
@@ -23,17 +23,21 @@ from launch.plot_prefix_cache import compare
 ROOT = Path(__file__).resolve().parents[1]
 EXCERPT = ROOT / "tests" / "golden" / "prefix_cache" / "excerpt.json"
 COLORS = 96
+REAL = ("as-recorded", "keep-all", "keep-latest:5", "compact")
 WATERFALL = ("keep-all", "keep-latest:5", "clear-tool-results", "compact")
 ARCHITECTURE = "Qwen3.6-27B"
 
 
 def main(
-    recordings: Annotated[tuple[Path, ...], tyro.conf.Positional] = (EXCERPT,), out: Path = ROOT / "launch" / "figures"
+    recordings: Annotated[tuple[Path, ...], tyro.conf.Positional] = (EXCERPT,),
+    log: Path | None = None,
+    out: Path = ROOT / "launch" / "figures",
 ) -> None:
     """Make every picture.
 
     Args:
       recordings: files of recorded cache hits.
+      log: a real session, for the worked example under the rule of its server.
       out: folder for the pictures.
     """
     runs = cm.load_runs(ROOT / "costmodel_jax" / "samples")
@@ -50,6 +54,11 @@ def main(
     made["prefix_cache"] = predicted_reuse(
         *compare(records), f"{len(records)} recorded runs of a real vLLM prefix cache"
     )
+    if log is not None:
+        session = cm.load_runs(log)
+        made["session"] = FIGURES["waterfall"](
+            session, policies(REAL), {"openai": cm.cache_rules["openai"]}, given, 1.0
+        )
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         for name, (figure, rows) in made.items():
