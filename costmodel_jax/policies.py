@@ -50,7 +50,7 @@ class View:
     Slot ``s`` is in the prompt of step ``i`` when ``birth[s] <= i < death[s]``.
 
     Attributes:
-      tokens: length of each slot.
+      tokens: length of each slot; of a type that holds the sum of all of them.
       birth, death: steps from which it is and is no longer shown.
       source: the step that generated it; -1 for what nobody generated.
       offset: start of its token ids in the batch; -1 where every token is unique.
@@ -131,7 +131,7 @@ def lifetimes(run: RunBatch, death: Int[Array, "segments"], *, needs_reasoning: 
     """The view of a policy that only hides recorded segments: one step a call."""
     steps = jnp.arange(run.calls, dtype=jnp.int32)
     return View(
-        tokens=int64(run.tokens),
+        tokens=jnp.asarray(run.tokens),
         birth=jnp.asarray(run.birth),
         death=jnp.minimum(death, run.end),
         source=jnp.where(run.output, run.call, -1),

@@ -93,7 +93,8 @@ class Lifetimes:
         """Shown tokens before the first slot that changed."""
         changed = _first((earlier ^ shown) & (self.view.tokens > 0))
         slot = jnp.arange(shown.shape[0], dtype=jnp.int32)
-        return jnp.sum(jnp.where(shown & (slot < changed), self.view.tokens, 0), dtype=jnp.int64)
+        unchanged = jnp.where(shown & (slot < changed), self.view.tokens, 0)
+        return jnp.sum(unchanged, dtype=self.view.tokens.dtype).astype(jnp.int64)
 
 
 @dataclasses.dataclass(frozen=True)
