@@ -202,7 +202,8 @@ def _kept_window(rule: Lowered, best: Array, shared_prompt: Array, earlier: Earl
     start = jax.lax.cummax(jnp.where(low > before, low, 0))
     boundary = jnp.minimum(reach, best // rule.block)
     usable = start <= jnp.maximum(boundary - need, 0)
-    return jnp.max(jnp.where(usable, boundary, 0)) * rule.block
+    kept = jnp.max(jnp.where(usable, boundary, 0)) * rule.block
+    return jnp.where(need == 0, best, kept)  # a window of one token looks back at nothing
 
 
 def _presets() -> dict[str, CacheRule]:

@@ -143,7 +143,7 @@ def pack(runs: Sequence[Run], *, calls: int | None = None, segments: int | None 
         idle=per_call("idle", np.float32, 0.0),
         reasoning_known=np.array([row.run.evidence.reasoning != "unknown" for row in rows]),
         offset=per_segment("offset", np.int32, -1) if with_ids else None,
-        ids=_pad([row.ids for row in rows], (len(rows), max(len(row.ids) for row in rows)), np.int32, 0)
+        ids=_pad([row.ids for row in rows], (len(rows), bucket(max(len(row.ids) for row in rows))), np.int32, 0)
         if with_ids
         else None,
         has_time=not any(np.isnan(row.idle).any() for row in rows),

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from costmodel_jax.caching import CacheRule, Earlier, Lowered, lower, reuse
-from costmodel_jax.calls import Array, RunBatch
+from costmodel_jax.calls import Array, RunBatch, bucket
 from costmodel_jax.errors import CostModelError
 from costmodel_jax.policies import OK, OVERFLOW, STATUS, Policy, View
 from costmodel_jax.precision import exact, has_tracer
@@ -87,7 +87,7 @@ def count(batch: RunBatch, policy: Policy, rule: CacheRule) -> Counts:
     if batch.ids is not None:
         if has_tracer(policy):
             raise CostModelError("runs with token ids need concrete policy parameters (no vmap or jit over them)")
-        width = batch.longest + policy.added
+        width = bucket(batch.longest + policy.added)
     return _count(batch, policy, rule, width=width)
 
 

@@ -51,7 +51,7 @@ def run_document(
     made: list[dict[str, Any]] = []
     shown = 0
     for t in range(calls):
-        new = [{"kind": "system", "tokens": 300 * scale}] if t == 0 else []
+        new: list[dict[str, Any]] = [{"kind": "system", "tokens": 300 * scale}] if t == 0 else []
         new.append({"kind": "user" if t % 3 == 0 else "tool", "tokens": (40 + 7 * t) * scale})
         out = [{"kind": "reasoning", "tokens": 50 * scale}, {"kind": "assistant", "tokens": 11 * scale}]
         prompt = shown + sum(part["tokens"] for part in new)

@@ -79,6 +79,14 @@ def test_presets() -> None:
         rules["vllm"] = cm.CacheRule()
 
 
+def test_a_window_of_one_token_needs_nothing_kept() -> None:
+    calls = [{"input": [{"kind": "system", "tokens": 4}]}, {"output": [{"kind": "assistant", "tokens": 5}]}, {}]
+    batch = cm.pack([cm.Run.from_dict({"id": "w", "calls": calls})])
+    for window, reused in ((1, [0, 4, 9]), (2, [0, 3, 4])):
+        counts = cm.count(batch, cm.KeepAll(), cm.CacheRule("window", window=window))
+        np.testing.assert_array_equal(counts.reused[0, :3], reused)
+
+
 def test_drop_last_block_ladder() -> None:
     """cached = max(0, floor(n / B) - 1) * B when the same n tokens are sent again, as reported for B = 448."""
     rule = cm.CacheRule(block=448, full_hit="minus_block")

@@ -7,7 +7,6 @@ import math
 from typing import Annotated, Any
 
 from costmodel_jax.cli.findings import show_payback
-from costmodel_jax.cli.grid import compiling_quickly, count_grid
 from costmodel_jax.cli.options import Output, Point, Reading, arg, configuration
 from costmodel_jax.cli.payback import EDITING, holds_under, paid_edits
 from costmodel_jax.cli.reading import load
@@ -23,6 +22,8 @@ from costmodel_jax.exchange import (
     retention_horizon,
     summary_request_cost,
 )
+from costmodel_jax.grid import count_grid
+from costmodel_jax.groups import compiling_quickly
 from costmodel_jax.policies import AsRecorded
 from costmodel_jax.pricing import Prices
 from costmodel_jax.specs import parse_arch, parse_cache, parse_policy, policy_name

@@ -10,9 +10,9 @@ import numpy as np
 
 from costmodel_jax.caching import CacheRule
 from costmodel_jax.calls import RunBatch, pack
-from costmodel_jax.cli.grid import COUNTS, KEEP_ALL, Grid, RunCounts
 from costmodel_jax.counting import STATUS, Counts
 from costmodel_jax.explain import CallExplanation, explanations
+from costmodel_jax.grid import COUNTS, KEEP_ALL, Grid, RunCounts
 from costmodel_jax.policies import AsRecorded, KeepAll
 from costmodel_jax.pricing import Prices
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from costmodel_jax.caching import CacheRule
 from costmodel_jax.cli.breaks import by_cause
 from costmodel_jax.cli.floors import fixed_floor
-from costmodel_jax.cli.grid import compiling_quickly
 from costmodel_jax.cli.options import Output, Point, Reading, arg, configuration
 from costmodel_jax.cli.reading import load
 from costmodel_jax.cli.screen import Screen, table
@@ -17,6 +16,7 @@ from costmodel_jax.cli.wording import describe_rule, of
 from costmodel_jax.compaction import Compact
 from costmodel_jax.errors import CostModelError, InfeasibleError, InputError
 from costmodel_jax.explain import CAUSES, CallExplanation, Explanation, explain
+from costmodel_jax.groups import compiling_quickly
 from costmodel_jax.inference import InferredRule, infer_cache_rule
 from costmodel_jax.policies import AsRecorded, Policy
 from costmodel_jax.pricing import Prices

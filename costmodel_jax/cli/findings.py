@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from costmodel_jax.cli.breaks import Breaks, by_cause
-from costmodel_jax.cli.grid import Grid
 from costmodel_jax.cli.payback import PaidEdit
 from costmodel_jax.cli.screen import Screen, table
 from costmodel_jax.cli.wording import calls_band, of, short_ids
 from costmodel_jax.compaction import Compact
+from costmodel_jax.grid import Grid
 from costmodel_jax.policies import ClearToolResults
 from costmodel_jax.schema import Run
 from costmodel_jax.specs import POLICIES
@@ -25,6 +25,8 @@ def show_breaks(screen: Screen, runs: Sequence[Run], breaks: Breaks) -> None:
     """What was processed again, by cause and then the largest."""
     ids = short_ids(runs)
     where = f"{breaks.policy} and {breaks.cache}, {of(breaks.explained, 'run')}"
+    if not breaks.explained:
+        return
     if not breaks.breaks:
         screen.say(f"The prefix never broke ({where}).")
         return

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from costmodel_jax.cli.grid import Grid
 from costmodel_jax.compaction import Compact
+from costmodel_jax.grid import Grid
 from costmodel_jax.schema import Run
 
 __all__ = ["Infeasible", "fixed_floor", "infeasible"]

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from costmodel_jax.caching import CacheRule
-from costmodel_jax.cli.grid import KEEP_ALL, Grid, RunCounts
-from costmodel_jax.cli.rows import cost_of_calls
 from costmodel_jax.compaction import Compact
 from costmodel_jax.exchange import calls_to_payback
+from costmodel_jax.grid import KEEP_ALL, Grid, RunCounts
 from costmodel_jax.policies import AsRecorded, ClearToolResults, Policy
 from costmodel_jax.pricing import Prices
+from costmodel_jax.rows import cost_of_calls
 from costmodel_jax.schema import Run
 
 __all__ = ["EDITING", "PaidEdit", "holds_under", "paid_edits"]

@@ -6,11 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Literal
 
-from costmodel_jax.cli.grid import compiling_quickly
 from costmodel_jax.cli.options import Axes, Output, Reading, Texts, arg, configuration
 from costmodel_jax.cli.reading import load
 from costmodel_jax.cli.screen import Screen
 from costmodel_jax.errors import CostModelError, InputError
+from costmodel_jax.groups import compiling_quickly
 from costmodel_jax.schema import Run
 
 __all__ = ["HELP", "Command"]

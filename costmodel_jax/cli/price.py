@@ -13,15 +13,16 @@ from costmodel_jax.cli import price_view as view
 from costmodel_jax.cli.breaks import Breaks, find_breaks
 from costmodel_jax.cli.findings import show_breaks, show_payback
 from costmodel_jax.cli.floors import Infeasible, infeasible
-from costmodel_jax.cli.grid import KEEP_ALL, compiling_quickly, count_grid
 from costmodel_jax.cli.options import Axes, File, Output, Reading, arg, configuration
 from costmodel_jax.cli.payback import PaidEdit, holds_under, paid_edits
 from costmodel_jax.cli.reading import Loaded, load, named_paths, sources
-from costmodel_jax.cli.rows import Priced, price
 from costmodel_jax.cli.screen import Screen
 from costmodel_jax.errors import InputError
+from costmodel_jax.grid import KEEP_ALL, count_grid
+from costmodel_jax.groups import compiling_quickly
 from costmodel_jax.importers import detect
 from costmodel_jax.pricing import Prices
+from costmodel_jax.rows import Priced, price
 from costmodel_jax.tables import CALL_COLUMNS, RUN_COLUMNS, Chunk, records, write_table
 
 __all__ = ["HELP", "Command"]

@@ -10,13 +10,13 @@ from typing import Any
 from rich.table import Table
 
 from costmodel_jax.cli.floors import Infeasible
-from costmodel_jax.cli.grid import KEEP_ALL, Grid, longest_prompt
 from costmodel_jax.cli.reading import Loaded
-from costmodel_jax.cli.rows import MEASURED, Priced
 from costmodel_jax.cli.screen import Screen, table
-from costmodel_jax.cli.wording import describe_rule, of, short_ids
+from costmodel_jax.cli.wording import describe_rule, folded, of, short_ids
 from costmodel_jax.compaction import Compact
+from costmodel_jax.grid import KEEP_ALL, Grid, longest_prompt
 from costmodel_jax.policies import AsRecorded, ClearToolResults
+from costmodel_jax.rows import MEASURED, Priced
 from costmodel_jax.specs import MEMORY_FLOPS
 from costmodel_jax.tables import compact_number, flops_unit
 
@@ -80,7 +80,7 @@ def show_totals(screen: Screen, part: Priced, entries: Sequence[Mapping[str, Any
             screen.say(
                 f"measured by the server ({_share(entry['runs'], total)}): {of(entry['calls'], 'call')}, "
                 f"P {compact_number(entry['prompt'])}, N {compact_number(entry['processed'])}, "
-                f"Q {compact_number(entry['pairs'])}, {entry['flops'] / unit[1]:,.1f} {unit[0]}"
+                f"Q {compact_number(entry['pairs'])}, {entry['flops'] / unit[1]:,.2f} {unit[0]}"
             )
     headers: set[Any] = set()
     sections = {}
@@ -120,24 +120,25 @@ def _totals_table(part: Priced, rows: Sequence[Mapping[str, Any]], unit: tuple[s
     total = len(part.grid.runs)
     partial = any(entry["runs"] < total for entry in rows)
     intervals = any(entry.get("interval") for entry in rows)
-    paper = not intervals and not partial and _like_the_paper(part, rows[0]["cache"])
-    calls = not (partial and intervals)  # 80 columns hold no more
-    columns = [first, *(["runs"] if partial else []), *(["calls"] if calls else []), "P", "N", "Q", unit[0], "ratio"]
+    paper = not intervals and not partial and _like_the_paper(part, rows)
+    counts = ("prompt", "processed", "pairs") if not (partial and intervals) else ("processed", "pairs")
+    columns = [first, *(["runs"] if partial else []), *([] if intervals else ["calls"])]  # 80 columns hold no more
+    columns += [*("PNQ" if len(counts) == 3 else "NQ"), unit[0], "ratio"]
     columns += ["95%"] if intervals else ["paper"] if paper else []
     made = table(*columns, left=(first,), least=19)
     for entry in rows:
-        cells = [str(entry[first])]
+        cells = [folded(str(entry[first]))]
         if partial:
             cells.append(f"{entry['runs']}/{total}")
         if not entry["runs"]:
-            word = next(iter(entry["without"]), "-")
-            made.add_row(*cells, *["-"] * (len(columns) - len(cells) - 1), word)
+            cells[0] += f"\n {next(iter(entry['without']), '')}"  # the word, where there is no number
+            made.add_row(*cells, *["-"] * (len(columns) - len(cells)))
             continue
         mark = "*" if entry["cheapest"] else "!" if entry["shrank_but_dearer"] else " "
         ratio = "-" if entry["vs_keep_all"] is None else f"{entry['vs_keep_all']:.3f}"
-        cells += [f"{entry['calls']:,}"] if calls else []
-        cells += [*(compact_number(entry[name]) for name in ("prompt", "processed", "pairs"))]
-        cells += [f"{entry['flops'] / unit[1]:,.1f}", f"{ratio} {mark}"]
+        cells += [] if intervals else [f"{entry['calls']:,}"]
+        cells += [compact_number(entry[name]) for name in counts]
+        cells += [f"{entry['flops'] / unit[1]:,.2f}", f"{ratio} {mark}"]
         if intervals:
             interval = entry.get("interval")
             cells.append(f"{interval[0]:.2f}-{interval[1]:.2f}" if interval else "")
@@ -148,10 +149,11 @@ def _totals_table(part: Priced, rows: Sequence[Mapping[str, Any]], unit: tuple[s
     return made
 
 
-def _like_the_paper(part: Priced, cache: str) -> bool:
+def _like_the_paper(part: Priced, rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the paper's table is about the same thing: its rules, model and w, and runs that reason."""
-    same = cache in PAPER_CACHES and part.architecture == PAPER_ARCHITECTURE and part.w == 1.0
-    return same and not part.prices.label and any(p in PAPER and p not in part.grid.idle for p in part.grid.policies)
+    same = part.architecture == PAPER_ARCHITECTURE and part.w == 1.0 and not part.prices.label
+    hiding = any(row["policy"] in PAPER and row["policy"] not in part.grid.idle for row in rows)
+    return same and hiding and all(row["cache"] in PAPER_CACHES for row in rows)
 
 
 def show_idle(screen: Screen, grid: Grid) -> None:
@@ -172,7 +174,7 @@ def show_idle(screen: Screen, grid: Grid) -> None:
         screen.say(f"The same as keep-all: {', '.join(names)} ({reason}).")
     shares: dict[str, list[str]] = {}
     for name in grid.policies:
-        if unknown := _count(grid, name, next(iter(grid.caches)), "reasoning unknown"):
+        if unknown := max(_count(grid, name, cache, "reasoning unknown") for cache in grid.caches):
             shares.setdefault(_share(unknown, len(grid.runs)), []).append(name)
     for share, names in shares.items():
         screen.say(
@@ -222,7 +224,7 @@ def show_runs(screen: Screen, part: Priced, limit: int) -> None:
             f"{len(run.calls):,}",
             compact_number(counts.total("prompt")) if counts.ok else counts.status,
             f"{spent / flops:,.2f}" if counts.ok else "-",
-            best,
+            folded(best),
             f"{known[best]:.3f}" if best in known else "-",
         )
     screen.show(f"Runs under {cache}: {unit} of keeping all, and the cheapest policy", made)

@@ -12,7 +12,7 @@ from typing import Any
 from costmodel_jax.cli.options import Reading
 from costmodel_jax.cli.screen import Screen
 from costmodel_jax.errors import InputError
-from costmodel_jax.importers import Importer, Options, Source, _sources, importer, importers, load_runs
+from costmodel_jax.importers import Importer, Options, Source, importer, importers, load_runs, sources_of
 from costmodel_jax.schema import Run
 
 __all__ = ["Loaded", "count_tokens", "load", "named_paths", "sources"]
@@ -116,7 +116,7 @@ def sources(paths: Sequence[str]) -> Iterator[Source]:
     Raises:
       InputError: for a path that does not exist.
     """
-    return (source for source, _ in _sources(list(paths)))
+    return (source for source, _ in sources_of(list(paths)))
 
 
 def _session(path: Path) -> list[Path]:

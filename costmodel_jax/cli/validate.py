@@ -14,7 +14,7 @@ from costmodel_jax.cli.reading import count_tokens
 from costmodel_jax.cli.screen import Screen
 from costmodel_jax.cli.wording import of
 from costmodel_jax.errors import InputError
-from costmodel_jax.importers import Importer, Options, Source, _sources, detect, importer
+from costmodel_jax.importers import Importer, Options, Source, detect, importer, sources_of
 from costmodel_jax.schema import Run, json_schema
 
 __all__ = ["HELP", "Command", "Found"]
@@ -108,7 +108,7 @@ class Command(Output, Reading):
 def _read(paths: Sequence[str], format: str, options: _Collecting) -> tuple[int, list[Found]]:
     """The number of files of a known format, and the runs that can be read; all that is wrong goes to ``options``."""
     groups: dict[str, list[Source]] = {}
-    for source, asked_for in _sources(list(paths)):
+    for source, asked_for in sources_of(list(paths)):
         known = importer(format) if format != "auto" else _known(source, asked_for, options)
         if known is not None:
             groups.setdefault(known.name, []).append(source)

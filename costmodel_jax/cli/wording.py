@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 from costmodel_jax.caching import CacheRule
 from costmodel_jax.schema import Run
 
-__all__ = ["calls_band", "describe_rule", "of", "short_ids"]
+__all__ = ["calls_band", "describe_rule", "folded", "of", "short_ids"]
 
 LONG, SHORT = 24, 8  # characters of a run id
 
@@ -25,6 +26,16 @@ def calls_band(calls: Iterable[float]) -> str:
         return "never"
     up = [f"{math.ceil(value):,}" if math.isfinite(value) else "never" for value in (fewest, expected, most)]
     return f"{up[1]} ({up[0]}-{up[2]})" if up[0] != up[2] else up[1]
+
+
+def folded(spec: str, width: int = 24) -> str:
+    """A spec on lines of about ``width`` characters, broken behind its commas."""
+    lines = [""]
+    for part in re.findall(r"[^,]+,?", spec):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append(" ")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def describe_rule(rule: CacheRule) -> str:

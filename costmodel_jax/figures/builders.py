@@ -17,8 +17,6 @@ from matplotlib.figure import Figure
 from costmodel_jax.architecture import Architecture
 from costmodel_jax.architecture import architectures as presets
 from costmodel_jax.caching import CacheRule
-from costmodel_jax.cli.grid import count_grid, longest_prompt
-from costmodel_jax.cli.rows import price
 from costmodel_jax.compaction import Compact
 from costmodel_jax.errors import CostModelError, InfeasibleError
 from costmodel_jax.exchange import exchange_rate
@@ -31,7 +29,9 @@ from costmodel_jax.figures.reuse import predicted_reuse
 from costmodel_jax.figures.sweeps import by_trigger
 from costmodel_jax.figures.trigger import cost_by_trigger
 from costmodel_jax.figures.waterfall import waterfall
+from costmodel_jax.grid import count_grid, longest_prompt
 from costmodel_jax.policies import AsRecorded, ClearToolResults, Policy
+from costmodel_jax.rows import price
 from costmodel_jax.schema import Run
 from costmodel_jax.specs import COMPACTION, policy_name
 

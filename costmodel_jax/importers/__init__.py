@@ -14,7 +14,7 @@ from costmodel_jax.importers.importer import Importer
 from costmodel_jax.importers.source import STDIN, Options, Problem, Source
 from costmodel_jax.schema import Run
 
-__all__ = ["FORMATS", "Importer", "Options", "Problem", "Source", "detect", "importers", "load_runs"]
+__all__ = ["FORMATS", "Importer", "Options", "Problem", "Source", "detect", "importers", "load_runs", "sources_of"]
 
 # In order of detection: a format whose mark is surest comes first.
 FORMATS: dict[str, str] = {
@@ -83,7 +83,7 @@ def load_runs(
     options = options or Options()
     named = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     groups: dict[str, list[Source]] = {}
-    for source, asked_for in _sources(named):
+    for source, asked_for in sources_of(named):
         try:
             name = format if format != "auto" else _detected(source)
         except InputError as error:
@@ -101,7 +101,7 @@ def load_runs(
     return _unique(runs)
 
 
-def _sources(paths: Sequence[str | os.PathLike[str]]) -> Iterable[tuple[Source, bool]]:
+def sources_of(paths: Sequence[str | os.PathLike[str]]) -> Iterable[tuple[Source, bool]]:
     """Files to read, and whether each was named on its own."""
     for path in [os.fspath(path) for path in paths]:
         if path == "-":

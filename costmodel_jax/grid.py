@@ -6,7 +6,6 @@ which it can change anything: for all others its counts are those of keeping eve
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +16,10 @@ import jax
 import numpy as np
 
 from costmodel_jax.caching import CacheRule
-from costmodel_jax.calls import bucket, buckets, pack
+from costmodel_jax.calls import pack
 from costmodel_jax.compaction import Compact
 from costmodel_jax.counting import STATUS, Counts, count
+from costmodel_jax.groups import Group, grouped
 from costmodel_jax.policies import AsRecorded, ClearToolResults, KeepAll, Policy
 from costmodel_jax.schema import Run
 
@@ -36,10 +36,6 @@ __all__ = [
 ]
 
 KEEP_ALL = "keep-all"
-SHARED_WORK = 2**28  # runs x calls^2 x segments that are worth padding for one compilation less
-MEMORY = 2**28  # runs x calls x segments of one batch
-QUICKLY = "jax_disable_most_optimizations"
-LITTLE = 2**26  # runs x calls^2 x segments, below which optimising a program takes longer than running it unoptimised
 COUNTS = ("prompt", "reused", "generated", "processed", "pairs")
 
 
@@ -152,19 +148,6 @@ class Grid:
         return (self.cells[policy, cache] for cache in self.caches for policy in names)
 
 
-@contextlib.contextmanager
-def compiling_quickly(runs: Sequence[Run]) -> Iterator[None]:
-    """Let XLA skip its optimisations while there is little to compute; results are the same integers."""
-    config: Any = jax.config
-    before = config.read(QUICKLY)
-    little = sum(group.work for group in _groups(runs, range(len(runs)))) < LITTLE
-    config.update(QUICKLY, before or little)
-    try:
-        yield
-    finally:
-        config.update(QUICKLY, before)
-
-
 def longest_prompt(run: Run) -> int:
     """The longest prompt when nothing is hidden, in tokens."""
     longest = shown = 0
@@ -208,9 +191,9 @@ def count_grid(
     touched = {name: {i for i, run in enumerate(runs) if changes(run, p)} for name, p in everything.items()}
     touched[KEEP_ALL] = set(range(len(runs)))
     jobs = [(policy, cache) for cache in caches for policy in everything]
-    groups = _groups(runs, range(len(runs)))
+    groups = grouped(runs, range(len(runs)))
     timed = [i for i in range(len(runs)) if pack([runs[i]]).has_time] if any(map(_lives, caches.values())) else []
-    timed_groups = groups if len(timed) == len(runs) else _groups(runs, timed)
+    timed_groups = groups if len(timed) == len(runs) else grouped(runs, timed)
 
     def work(job: tuple[str, str]) -> dict[int, RunCounts]:
         policy, cache = job
@@ -254,20 +237,6 @@ def measured_counts(run: Run) -> RunCounts:
     return RunCounts.of_lengths(*columns)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Group:
-    """Runs that are packed together, by index, and the padded shape they share."""
-
-    runs: tuple[int, ...]
-    calls: int
-    segments: int
-
-    @property
-    def work(self) -> int:
-        """Of the slowest way to count."""
-        return len(self.runs) * self.calls**2 * self.segments
-
-
 def _lives(rule: CacheRule) -> bool:
     return rule.ttl is not None
 
@@ -277,40 +246,3 @@ def _count(runs: Sequence[Run], group: Group, policy: Policy, rule: CacheRule) -
     batch = pack([runs[i] for i in group.runs], calls=group.calls, segments=group.segments)
     counts = jax.tree.map(np.asarray, count(batch, policy, rule))
     return {i: RunCounts.of(counts, row, policy.steps_per_call) for row, i in enumerate(group.runs)}
-
-
-def _groups(runs: Sequence[Run], which: Sequence[int]) -> list[Group]:
-    """Buckets of one shape, joined where padding costs less than compiling again, cut where memory would not do."""
-    with_ids = {i for i in which if any(segment.ids is not None for segment in runs[i].segments)}
-    groups: list[Group] = []
-    for side in ([i for i in which if i not in with_ids], sorted(with_ids)):
-        start = len(groups)
-        for members in buckets([runs[i] for i in side]):
-            indices = tuple(side[member] for member in members)
-            group = Group(
-                runs=indices,
-                calls=max(bucket(len(runs[i].calls)) for i in indices),
-                segments=max(bucket(_slots(runs[i])) for i in indices),
-            )
-            if len(groups) > start:
-                last = groups[-1]
-                joined = Group(
-                    runs=last.runs + group.runs,
-                    calls=max(last.calls, group.calls),
-                    segments=max(last.segments, group.segments),
-                )
-                if joined.work <= SHARED_WORK:
-                    groups[-1] = joined
-                    continue
-            groups.append(group)
-    return [part for group in groups for part in _parts(group)]
-
-
-def _parts(group: Group) -> Iterator[Group]:
-    size = max(MEMORY // (group.calls * group.segments), 1)
-    for first in range(0, len(group.runs), size):
-        yield dataclasses.replace(group, runs=group.runs[first : first + size])
-
-
-def _slots(run: Run) -> int:
-    return sum(len(c.input) + len(c.output) + sum(e.segment is not None for e in c.edits) for c in run.calls)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from costmodel_jax.calls import bucket
-from costmodel_jax.cli.grid import COUNTS, KEEP_ALL, Cell, Grid, RunCounts, measured_counts
+from costmodel_jax.grid import COUNTS, KEEP_ALL, Cell, Grid, RunCounts, measured_counts
 from costmodel_jax.pricing import Prices, cost, cost_per_call
 from costmodel_jax.schema import Run
 from costmodel_jax.statistics import paired_bootstrap

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,13 +13,14 @@ from cli_logs import run_document
 from strategies import seeded_runs
 
 import costmodel_jax as cm
-from costmodel_jax.cli import grid as grids
+from costmodel_jax import groups as grouping
 from costmodel_jax.cli.breaks import by_cause, find_breaks
 from costmodel_jax.cli.floors import fixed_floor, infeasible
-from costmodel_jax.cli.grid import COUNTS, KEEP_ALL, Grid, changes, compiling_quickly, count_grid, longest_prompt
 from costmodel_jax.cli.payback import holds_under, paid_edits
-from costmodel_jax.cli.rows import price
-from costmodel_jax.tables import CALL_COLUMNS, RUN_COLUMNS
+from costmodel_jax.grid import COUNTS, KEEP_ALL, Grid, changes, count_grid, longest_prompt
+from costmodel_jax.groups import compiling_quickly, grouped
+from costmodel_jax.rows import price
+from costmodel_jax.tables import CALL_COLUMNS, RUN_COLUMNS, Chunk
 
 POLICIES = {
     KEEP_ALL: cm.KeepAll(),
@@ -90,9 +92,9 @@ def test_the_longest_prompt_is_that_of_keeping_all(counted: Grid) -> None:
 def test_groups_hold_every_run_once_and_none_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = seeded_runs(5, 3, ids=True) + [cm.Run.from_dict(run_document(f"r{i}", 3 + 9 * (i % 3))) for i in range(30)]
     for shared, memory in ((2**28, 2**28), (0, 2**28), (2**28, 8 * 8 * 3)):
-        monkeypatch.setattr(grids, "SHARED_WORK", shared)
-        monkeypatch.setattr(grids, "MEMORY", memory)
-        groups = grids._groups(runs, range(len(runs)))
+        monkeypatch.setattr(grouping, "SHARED_WORK", shared)
+        monkeypatch.setattr(grouping, "MEMORY", memory)
+        groups = grouped(runs, range(len(runs)))
         assert sorted(i for group in groups for i in group.runs) == list(range(len(runs)))
         for group in groups:
             cm.pack([runs[i] for i in group.runs], calls=group.calls, segments=group.segments)
@@ -109,14 +111,14 @@ def test_quick_compilation_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
             assert config.read(flag) is True  # type: ignore[no-untyped-call]
             raise KeyError
         assert config.read(flag) is False  # type: ignore[no-untyped-call]
-        monkeypatch.setattr(grids, "LITTLE", 1)
+        monkeypatch.setattr(grouping, "LITTLE", 1)
         with compiling_quickly(runs):
             assert config.read(flag) is False  # type: ignore[no-untyped-call]
     finally:
         config.update(flag, before)  # type: ignore[no-untyped-call]
 
 
-def rows(chunks: Sequence[dict[str, list[object]]]) -> list[dict[str, object]]:
+def rows(chunks: Iterable[Chunk]) -> list[dict[str, Any]]:
     return [dict(zip(chunk, values, strict=True)) for chunk in chunks for values in zip(*chunk.values(), strict=True)]
 
 
@@ -127,7 +129,7 @@ def test_rows_are_costs_and_their_calls_add_up(counted: Grid) -> None:
     for prices in (PRICES, dataclasses.replace(PRICES, windows=(cm.Capped(window=9, pair=2.0),), head=3.0)):
         priced = price(grid, "own", prices, 2.5)
         costs = {name: cm.cost(counts, prices, 2.5) for name, counts in together.items()}
-        by_run, by_call = rows(list(priced.chunks())), rows(list(priced.call_chunks()))
+        by_run, by_call = rows(priced.chunks()), rows(priced.call_chunks())
         assert list(by_run[0]) == list(RUN_COLUMNS) and list(by_call[0]) == list(CALL_COLUMNS)
         assert len(by_run) == len(runs) * len(POLICIES)
         for row in by_run:
@@ -168,8 +170,8 @@ def test_the_flag_is_up_when_the_prompt_shrank_and_the_cost_rose() -> None:
 def test_what_the_server_measured_has_its_own_rows() -> None:
     measured, silent = cm.Run.from_dict(run_document("m", measured=True)), cm.Run.from_dict(run_document("s"))
     priced = price(count_grid([measured, silent], {KEEP_ALL: cm.KeepAll()}, CACHES), "own", PRICES, 1.0)
-    first, second, *_ = rows(list(priced.chunks()))
-    usages = [call.usage for call in measured.calls]
+    first, second, *_ = rows(priced.chunks())
+    usages: list[Any] = [call.usage for call in measured.calls]
     assert (first["policy"], first["label"], first["status"]) == ("measured", "measured", "ok")
     assert first["prompt"] == sum(usage.prompt_tokens for usage in usages)
     assert first["reused"] == sum(usage.cached_tokens for usage in usages)
@@ -188,7 +190,7 @@ def test_labels_say_where_numbers_come_from() -> None:
     compact = {KEEP_ALL: cm.KeepAll(), "compact": cm.Compact(450, keep_tail=50, summary=9)}
     labels = [
         (row["run"], row["policy"], row["label"])
-        for row in rows(list(price(count_grid(runs, compact, {"p": cm.CacheRule()}), "own", PRICES, 1.0).chunks()))
+        for row in rows(price(count_grid(runs, compact, {"p": cm.CacheRule()}), "own", PRICES, 1.0).chunks())
     ]
     assert labels == [
         ("r", KEEP_ALL, "replayed"), ("t", KEEP_ALL, "modelled"), ("r", "compact", "modelled"),
