@@ -37,8 +37,8 @@ class Compact(Policy):
     Before a call (not the first of its session) whose prompt exceeds ``trigger``, the history without the call's new
     input is cut in three. Head: the leading system prompt and tools, then further leading segments while the total
     stays within ``keep_head``. Tail: the trailing segments whose total stays within ``keep_tail``. Middle: the rest, an
-    earlier summary included; it is replaced if it holds anything but an earlier summary. Segments are never split, empty
-    ones do not count, and new input is never summarised.
+    earlier summary included; it is replaced if it holds anything but an earlier summary. Segments are never split,
+    empty ones do not count, and new input is never summarised.
 
     Attributes:
       trigger: prompt length in tokens; it is also the window that the fixed floor must fit.
