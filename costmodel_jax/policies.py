@@ -7,6 +7,7 @@ integer parameters can be traced, so ``jax.vmap`` sweeps them without compiling 
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, dataclass_transform
@@ -80,7 +81,7 @@ class View:
     status: Int[Array, ""]
 
 
-class Policy:
+class Policy(abc.ABC):
     """Base of all policies.
 
     Attributes:
@@ -94,18 +95,25 @@ class Policy:
     nested: ClassVar[bool] = True
     steps_per_call: ClassVar[int] = 1
 
+    @abc.abstractmethod
     def view(self, run: RunBatch) -> View:
         """What one run (a batch without its leading axis) shows, and when."""
-        return lifetimes(run, self.deaths(run), needs_reasoning=self.needs_reasoning)
-
-    def deaths(self, run: RunBatch) -> Int[Array, "segments"]:
-        """The call from which each segment is no longer shown."""
-        raise NotImplementedError
 
     @property
     def added(self) -> int:
         """Upper bound on the tokens a prompt can hold beyond the run's own; needs concrete parameters."""
         return 0
+
+
+class HidingPolicy(Policy):
+    """Base of the policies that only hide recorded segments, one step a call."""
+
+    def view(self, run: RunBatch) -> View:
+        return lifetimes(run, self.deaths(run), needs_reasoning=self.needs_reasoning)
+
+    @abc.abstractmethod
+    def deaths(self, run: RunBatch) -> Int[Array, "segments"]:
+        """The call from which each segment is no longer shown."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -171,7 +179,7 @@ def clipped(value: Number, upper: int) -> Int[Array, ""]:
 
 
 @policy()
-class KeepAll(Policy):
+class KeepAll(HidingPolicy):
     """Nothing is ever hidden."""
 
     def deaths(self, run: RunBatch) -> Int[Array, "segments"]:
@@ -179,7 +187,7 @@ class KeepAll(Policy):
 
 
 @policy()
-class DropImmediately(Policy):
+class DropImmediately(HidingPolicy):
     """Reasoning of earlier calls is never shown."""
 
     needs_reasoning: ClassVar[bool] = True
@@ -189,7 +197,7 @@ class DropImmediately(Policy):
 
 
 @policy()
-class KeepLatest(Policy):
+class KeepLatest(HidingPolicy):
     """Call t shows the reasoning of calls t-k to t-1.
 
     Attributes:
@@ -207,7 +215,7 @@ class KeepLatest(Policy):
 
 
 @policy()
-class ClearEvery(Policy):
+class ClearEvery(HidingPolicy):
     """Reasoning goes in batches: call t shows that of calls from k * floor(t / k) on, counted from 0 in a session.
 
     Attributes:
@@ -227,7 +235,7 @@ class ClearEvery(Policy):
 
 
 @policy()
-class DropAtUserTurn(Policy):
+class DropAtUserTurn(HidingPolicy):
     """Reasoning goes when the next user message arrives, as the templates of Qwen and gpt-oss and hosted APIs do."""
 
     needs_reasoning: ClassVar[bool] = True
@@ -237,7 +245,7 @@ class DropAtUserTurn(Policy):
 
 
 @policy()
-class ClearToolResults(Policy):
+class ClearToolResults(HidingPolicy):
     """Tool results go in batches when the prompt grows past a trigger, as hosted context editing does.
 
     Before a call whose prompt (earlier clearings applied) exceeds ``trigger``, all visible tool results but the latest
@@ -274,7 +282,7 @@ class ClearToolResults(Policy):
 
 
 @policy()
-class AsRecorded(Policy):
+class AsRecorded(HidingPolicy):
     """What the log says the client did: its edits replayed."""
 
     nested: ClassVar[bool] = False  # a rewind brings back what an earlier call showed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,21 +12,9 @@ from cli_logs import SECRET, claude_session, run_document, write_runs, written
 
 import costmodel_jax as cm
 from costmodel_jax import cli, specs
-from costmodel_jax.groups import compiling_quickly
 
 FAST = ("--policy", "keep-all", "--policy", "drop", "--cache", "paper-16", "--cache", "none")
 PYTHON = (sys.executable, "-m", "costmodel_jax.cli")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick() -> Iterator[None]:
-    with compiling_quickly([]):
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,9 @@ import costmodel_jax as cm
 from costmodel_jax.cli.explain import choose
 from costmodel_jax.cli.reading import count_tokens
 from costmodel_jax.cli.wording import calls_band, describe_rule, folded, short_ids
-from costmodel_jax.groups import compiling_quickly
 from costmodel_jax.schema import json_schema
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick() -> Iterator[None]:
-    with compiling_quickly([]):
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
 
 
 @pytest.fixture
