@@ -121,6 +121,8 @@ def _detected(source: Source) -> str:
         raise InputError("the file is empty: no model calls", path=source.path)
     found = detect(source)
     if found is None:
+        if not isinstance(source.first, (dict, list)) and source.data.lstrip()[:1] in (b"{", b"["):
+            source.document()  # meant to be JSON: say where it breaks
         raise InputError(
             f"not a log of a known format; name it with --format if it is one of {', '.join(FORMATS)}",
             path=source.path,

@@ -242,5 +242,5 @@ def _decodes(data: bytes) -> bool:
 def _line(error: Exception, data: bytes) -> int:
     """The line of a decode error that states a byte position."""
     words = str(error).replace(")", "").split()
-    position = next((int(word) for word in reversed(words) if word.isdigit()), len(data))
+    position = next((int(word) for word in reversed(words) if word.isdigit()), len(data.rstrip()))
     return data.count(b"\n", 0, position) + 1

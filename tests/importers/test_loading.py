@@ -279,3 +279,14 @@ print(len(run.calls), len(options.problems), line, grown)
     found, skipped, line, grown = (int(word) for word in done.stdout.split())
     assert (found, skipped, line) == (calls, 1, 2 * calls + 1)
     assert grown * 1024 < path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [('{"a": [1, 2', 1), ('{"a": [1,\n 2', 2), ('[\n {"a": 1},\n {"b": \n', 3), ('{"a": 1,,}', 1)]
+)
+def test_a_broken_document_of_no_known_format_says_where_it_breaks(tmp_path: Path, text: str, line: int) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match="not valid JSON") as raised:
+        load_runs(path)
+    assert raised.value.line == line
