@@ -116,7 +116,7 @@ def _show(screen: Screen, run: Run, explanation: Explanation, *, measured: bool)
     unit, flops = flops_unit(call.flops or 0.0 for call in explanation.calls)
     hits = [call.usage.cached_tokens if call.usage is not None else None for call in run.calls]
     shown = measured and any(hit is not None for hit in hits)
-    columns = ["call", "P", "R", *(["measured"] if shown else []), "again", "new", "G", unit, "cause"]
+    columns = ["call", "P", "R", *(["server"] if shown else []), "again", "new", "G", unit, "cause"]
     made = table(*columns, left=("cause",))
     for call in explanation.calls:
         where = f" at {call.where}" if call.where else ""
@@ -129,10 +129,11 @@ def _show(screen: Screen, run: Run, explanation: Explanation, *, measured: bool)
             f"{call.recomputed:,}",
             f"{call.new:,}",
             f"{call.generated:,}",
-            f"{(call.flops or 0.0) / flops:,.2f}",
+            f"{(call.flops or 0.0) / flops:,.1f}",
             call.cause + where,
         )
-    screen.show("P = R reused + processed again + new; G generated", made)
+    beside = "; server: R it measured" if shown else ""
+    screen.show(f"P = R reused + processed again + new; G generated{beside}", made)
     if any(call.summary for call in explanation.calls):
         screen.say("Calls marked s are summary requests, sent before the call of that number.")
     _show_sums(screen, explanation.calls)

@@ -51,7 +51,7 @@ class TestExplain:
 
     def test_measured_hits_stand_beside_predicted_ones(self, log: Path, capsys: Capture) -> None:
         answer = written(capsys, "explain", log, "--run", "alpha-1")
-        assert "measured" in answer.out and "Measured by the server:" in answer.out
+        assert "server: R it measured" in answer.out and "Measured by the server:" in answer.out
         document = written(capsys, "explain", log, "--run", "alpha-1", "--json").json
         assert document["inferred_rule"]["unit"] == 16
         rows = [line.split() for line in answer.out.splitlines() if line.strip()[:1].isdigit()]
