@@ -20,6 +20,7 @@ from costmodel_jax.importers.atif_links import Trajectory, documents, references
 from costmodel_jax.importers.chat import Part
 from costmodel_jax.importers.fields import Place
 from costmodel_jax.importers.importer import Importer
+from costmodel_jax.importers.pieces import unanswered_note
 from costmodel_jax.importers.source import Options, Source
 from costmodel_jax.schema import Evidence, Kind, Run, Usage
 
@@ -210,7 +211,7 @@ def _notes(value: dict[str, Any], observations: Sequence[Observation], silent: i
     if silent:
         notes.append(f"agent steps without metrics: {silent}; they are no calls, their texts count as input")
     if waiting:
-        notes.append(f"{waiting} user messages after the last call have no answer in this log")
+        notes.append(unanswered_note(waiting))
     total = fields.record(value, "final_metrics").get("total_prompt_tokens")
     counted = sum((call.usage.prompt_tokens or 0) if call.usage is not None else 0 for call in observations)
     if isinstance(total, int) and observations[0].usage is not None and total != counted:

@@ -17,6 +17,7 @@ from costmodel_jax.importers import fields
 from costmodel_jax.importers.assemble import CHARACTERS_PER_TOKEN, Observation, Piece, assemble
 from costmodel_jax.importers.fields import Place
 from costmodel_jax.importers.history import Cause, Removal
+from costmodel_jax.importers.pieces import unanswered_note
 from costmodel_jax.importers.source import Options, Source
 from costmodel_jax.schema import Call, Evidence, Kind, Usage
 
@@ -174,7 +175,7 @@ def unanswered(messages: Sequence[Any]) -> tuple[str, ...]:
     roles = [fields.text(message, "role") for message in messages]
     last = max((i for i, role in enumerate(roles) if role == "assistant"), default=-1)
     count = roles[last + 1 :].count("user")
-    return (f"{count} user messages after the last call have no answer in this log",) if count else ()
+    return (unanswered_note(count),) if count else ()
 
 
 def counting(options: Options, source: Source) -> Count:

@@ -21,6 +21,7 @@ from costmodel_jax.importers.assemble import Piece
 from costmodel_jax.importers.claude_lines import Draft
 from costmodel_jax.importers.fields import Place, record, text
 from costmodel_jax.importers.importer import Importer
+from costmodel_jax.importers.pieces import unanswered_note
 from costmodel_jax.importers.places import folders, newest
 from costmodel_jax.importers.source import Options, Source
 from costmodel_jax.importers.threads import Thread, count_once, fold, runs_of
@@ -127,7 +128,7 @@ def _notes(draft: Draft, thread: Thread, placeholders: int, mismatches: list[int
     if compactions:
         yield f"compactions: {compactions}; the calls that wrote the summaries are not in this log"
     if draft.waiting:
-        yield f"{draft.waiting} user messages after the last call have no answer in this log"
+        yield unanswered_note(draft.waiting)
 
 
 def _logs() -> list[Path]:

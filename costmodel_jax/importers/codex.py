@@ -16,6 +16,7 @@ from costmodel_jax.errors import InputError
 from costmodel_jax.importers.codex_rollout import Rollout, read_rollout
 from costmodel_jax.importers.fields import text
 from costmodel_jax.importers.importer import Importer
+from costmodel_jax.importers.pieces import unanswered_note
 from costmodel_jax.importers.places import folders, newest
 from costmodel_jax.importers.source import STDIN, Options, Source
 from costmodel_jax.importers.threads import Thread, runs_of
@@ -70,7 +71,7 @@ def _thread(rollout: Rollout) -> Thread:
     if rollout.aborted:
         thread.notes.append(f"turns cut off: {rollout.aborted}; a call cut off with one may never have been counted")
     if rollout.waiting:
-        thread.notes.append(f"{rollout.waiting} user messages after the last call have no answer in this log")
+        thread.notes.append(unanswered_note(rollout.waiting))
     return thread
 
 

@@ -19,7 +19,7 @@ from costmodel_jax.importers.assemble import Observation, Piece, Removal
 from costmodel_jax.importers.fields import Place, counter, digest, items, made_usage, record, seconds, text
 from costmodel_jax.importers.history import Cause
 from costmodel_jax.importers.importer import Importer
-from costmodel_jax.importers.pieces import text_piece, tool_call
+from costmodel_jax.importers.pieces import text_piece, tool_call, unanswered_note
 from costmodel_jax.importers.places import newest
 from costmodel_jax.importers.source import Options, Source
 from costmodel_jax.importers.threads import Thread, count_once, runs_of
@@ -153,7 +153,7 @@ class _Session:
             waiting += _results(message, entry)
         unanswered = sum(piece.kind == "user" for piece in waiting)
         if unanswered:
-            thread.notes.append(f"{unanswered} user messages after the last call have no answer in this log")
+            thread.notes.append(unanswered_note(unanswered))
         return thread
 
 

@@ -19,7 +19,7 @@ from costmodel_jax.errors import InputError
 from costmodel_jax.importers.assemble import Observation, Piece, Removal
 from costmodel_jax.importers.fields import Place, counter, digest, items, made_usage, record, seconds, text
 from costmodel_jax.importers.importer import Importer
-from costmodel_jax.importers.pieces import text_piece, tool_call
+from costmodel_jax.importers.pieces import text_piece, tool_call, unanswered_note
 from costmodel_jax.importers.places import newest
 from costmodel_jax.importers.source import STDIN, Options, Source
 from costmodel_jax.importers.threads import Thread, runs_of
@@ -133,7 +133,7 @@ def _thread(name: str, session: _Session, options: Options) -> Thread:
             options.skip("skipped_record", error)
     waiting = sum(piece.kind == "user" for piece in builder.input)
     if waiting:
-        thread.notes.append(f"{waiting} user messages after the last call have no answer in this log")
+        thread.notes.append(unanswered_note(waiting))
     return thread
 
 

@@ -20,6 +20,7 @@ from costmodel_jax.importers.chat import Count, Part
 from costmodel_jax.importers.completion import completion_usage
 from costmodel_jax.importers.fields import Place
 from costmodel_jax.importers.importer import Importer
+from costmodel_jax.importers.pieces import unanswered_note
 from costmodel_jax.importers.source import Options, Source
 from costmodel_jax.importers.threads import Thread, count_once, runs_of
 from costmodel_jax.schema import Run, Usage
@@ -168,7 +169,7 @@ def _thread(events: Sequence[Any], run: dict[str, Any], name: str, place: Place,
         thread.notes.append(f"answers without usage: {reader.silent}; they are no calls, their texts count as input")
     waiting = sum(piece.kind == "user" for piece in reader.pending)
     if waiting:
-        thread.notes.append(f"{waiting} user messages after the last call are input of no call in this log")
+        thread.notes.append(unanswered_note(waiting))
     thread.notes += _totals(run, events, thread)
     return [thread] if thread.observations else []
 

@@ -9,7 +9,7 @@ from costmodel_jax.importers.assemble import Piece
 from costmodel_jax.importers.fields import content_size, content_text, digest, json_text
 from costmodel_jax.schema import Kind
 
-__all__ = ["Tokens", "definitions", "text_piece", "tool_call"]
+__all__ = ["Tokens", "definitions", "text_piece", "tool_call", "unanswered_note"]
 
 Tokens = Callable[[str], int] | None
 
@@ -37,3 +37,8 @@ def definitions(tools: Any, tokens: Tokens) -> Piece:
     """The tool definitions of a request."""
     shown = json_text(tools)
     return Piece(kind="tools", size=len(shown), tokens=None if tokens is None else tokens(shown))
+
+
+def unanswered_note(count: int) -> str:
+    """The note of a run about user messages behind its last call."""
+    return f"{count} user message{'s' * (count != 1)} after the last call, which no call of this log answers"

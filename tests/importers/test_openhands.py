@@ -55,7 +55,7 @@ def test_answers_without_usage_are_said_to_be_missing() -> None:
     (run,) = load_runs(FOLDER / "events.json")
     assert run.notes == (
         "answers without usage: 1; they are no calls, their texts count as input",
-        "1 user messages after the last call are input of no call in this log",
+        "1 user message after the last call, which no call of this log answers",
     )
 
 

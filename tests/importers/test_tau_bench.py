@@ -35,7 +35,7 @@ def test_runs_of_a_results_file() -> None:
 def test_a_message_that_no_call_saw_is_noted() -> None:
     first, _ = load_runs(FOLDER / "results.json", options=options())
     assert sum(segment.kind == "user" for segment in first.segments) == 2
-    assert "1 user messages after the last call have no answer in this log" in first.notes
+    assert "1 user message after the last call, which no call of this log answers" in first.notes
 
 
 def test_dialogues_are_split_at_speakers() -> None:
