@@ -86,8 +86,13 @@ def user_turns(runs: Sequence[Run]) -> int:
     """User messages, those never answered included (the notes count them); what a helper is told is no user's turn."""
     main = [run for run in runs if run.parent is None]
     seen = sum(segment.kind == "user" for run in main for call in run.calls for segment in call.input)
-    unanswered = [note for run in main for note in run.notes if "after the last call, which no call" in note]
-    return seen + sum(int(note.split()[0]) for note in unanswered)
+    return seen + unanswered(main)
+
+
+def unanswered(runs: Sequence[Run]) -> int:
+    """User messages behind the last call, which only a note counts."""
+    notes = [note for run in runs for note in run.notes if "after the last call, which no call" in note]
+    return sum(int(note.split()[0]) for note in notes)
 
 
 def load(paths: Sequence[Path] | Path, **options: Any) -> list[Run]:

@@ -43,8 +43,7 @@ def words(text: str) -> int:
 
 def user_segments(runs: list[Run]) -> int:
     """User messages of all threads, those counted in a note as input of no call included."""
-    unanswered = [int(note.split()[0]) for run in runs for note in run.notes if "after the last call, which no call" in note]
-    return sum(segment.kind == "user" for run in runs for segment in run.segments) + sum(unanswered)
+    return sum(segment.kind == "user" for run in runs for segment in run.segments) + replay.unanswered(runs)
 
 
 def fixtures() -> list[tuple[str, Path]]:
