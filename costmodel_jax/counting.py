@@ -1,6 +1,6 @@
 """Exact counts of a run under a policy and a cache rule: P, R, G, N and Q as a scan over calls.
 
-Counts are int64 whatever the caller's x64 setting. Source: COST of *Think or Remember* (arXiv 2611.10982), section 2:
+Counts are int64 whatever the caller's x64 setting. Source: *Think or Remember* (arXiv 2611.10982):
 N = sum of P - R + G, Q = sum over processed positions of the keys each one attends to.
 """
 
