@@ -141,7 +141,7 @@ def test_wrong_caches_say_what_would_be_right(text: str, parts: list[str]) -> No
 
 
 def test_a_policy_without_a_name_is_refused() -> None:
-    class Own(cm.policies.Policy):
+    class Own(cm.KeepAll):
         pass
 
     with pytest.raises(cm.CostModelError, match="Own has no name; named: keep-all"):
