@@ -23,7 +23,7 @@ from costmodel_jax.precision import exact, has_tracer
 from costmodel_jax.prefix import AnyHistory, Lifetimes, Now, TokenIds, Tracker
 from costmodel_jax.pytree import pytree
 
-__all__ = ["STATUS", "Counts", "count", "total"]
+__all__ = ["STATUS", "Counts", "count", "total", "work"]
 
 
 @pytree()
@@ -91,6 +91,14 @@ def count(batch: RunBatch, policy: Policy, rule: CacheRule) -> Counts:
     return _count(batch, policy, rule, width=width)
 
 
+def work(prompt: Array, reused: Array, generated: Array) -> tuple[Array, Array]:
+    """N and Q of calls with int64 P, R and G: processed positions, and the keys they attend to."""
+    new = prompt - reused
+    # One of the two factors is even, so halving is exact.
+    pairs = new * (prompt + reused + 1) // 2 + prompt * generated + generated * (generated + 1) // 2
+    return new + generated, pairs
+
+
 def total(values: Int[Array, "*runs calls"]) -> Int[Array, "*runs"]:
     """Sum counts over calls, exactly, also where the caller has x64 off."""
     return _total(values)
@@ -139,10 +147,7 @@ def _counts(view: View, ids: Array | None, rule: Lowered, *, nested: bool, width
 
 def _count_view(view: View, rule: Lowered, tracker: Tracker) -> Counts:
     prompt, reused, generated = _lengths(view, tracker, rule)
-    new = prompt - reused
-    processed = new + generated
-    # One of the two factors is even, so halving is exact.
-    pairs = new * (prompt + reused + 1) // 2 + prompt * generated + generated * (generated + 1) // 2
+    processed, pairs = work(prompt, reused, generated)
     fits = jnp.sum((prompt + generated).astype(jnp.float64) ** 2) < 2.0**63
     status = jnp.where(fits, view.status, jnp.int8(OVERFLOW))
 

@@ -18,7 +18,7 @@ import numpy as np
 from costmodel_jax.caching import CacheRule
 from costmodel_jax.calls import pack
 from costmodel_jax.compaction import Compact
-from costmodel_jax.counting import STATUS, Counts, count
+from costmodel_jax.counting import STATUS, Counts, count, work
 from costmodel_jax.groups import Group, grouped
 from costmodel_jax.policies import AsRecorded, ClearToolResults, KeepAll, Policy
 from costmodel_jax.schema import Run
@@ -88,14 +88,15 @@ class RunCounts:
     def of_lengths(cls, prompt: Sequence[int], reused: Sequence[int], generated: Sequence[int]) -> RunCounts:
         """N and Q of calls whose P, R and G are known."""
         p, r, g = (np.asarray(values, np.int64) for values in (prompt, reused, generated))
+        processed, pairs = work(p, r, g)
         return cls(
             call=np.arange(len(p)),
             request=np.zeros(len(p), bool),
             prompt=p,
             reused=r,
             generated=g,
-            processed=p - r + g,
-            pairs=(p - r) * (p + r + 1) // 2 + p * g + g * (g + 1) // 2,
+            processed=np.asarray(processed),
+            pairs=np.asarray(pairs),
             extra=np.zeros(len(p)),
         )
 

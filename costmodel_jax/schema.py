@@ -25,7 +25,6 @@ __all__ = [
     "Run",
     "Segment",
     "Usage",
-    "decode_run",
     "dump_runs",
     "json_schema",
 ]
@@ -181,24 +180,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
         return [segment for call in self.calls for segment in (*call.input, *call.output)]
 
 
-def decode_run(data: bytes, *, path: str | Path | None = None, line: int | None = None) -> Run:
-    """Decode and check one run from JSON.
-
-    Raises:
-      InputError: with file, line, field path, value and rule.
-    """
-    try:
-        value = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"not valid JSON: {error}", path=path, line=line) from None
-    if not isinstance(value, dict):
-        raise InputError(f"a run is a JSON object, this is {_type(value)}", path=path, line=line)
-    try:
-        return Run.from_dict(value)
-    except InputError as error:
-        raise InputError(error.message, path=path, line=line) from None
-
-
 def dump_runs(runs: Iterable[Run], path: str | Path) -> None:
     """Write runs as JSON Lines. The file appears whole or not at all."""
     path = Path(path)
@@ -210,11 +191,6 @@ def dump_runs(runs: Iterable[Run], path: str | Path) -> None:
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of ``agent-run/1``, generated from the structs that decode it."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA, **msgspec.json.schema(Run)}
-
-
-def _type(value: object) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number")
 
 
 def _explain(error: Exception, value: object) -> str:
@@ -233,6 +209,8 @@ def _explain(error: Exception, value: object) -> str:
     shown = f" = {found}" if isinstance(found, (int, float)) else ""
     if path.endswith(".kind"):
         message = f"unknown kind; use one of {', '.join(KINDS)}"
+    if message.startswith("Invalid enum value"):  # msgspec would quote the file's own text
+        message = "unknown value"
     message = message.replace("Object contains unknown field", "unknown field")
     message = message.replace("Object missing required field", "missing field")
     return f"{path}{shown}: {message}" if path else message
