@@ -9,22 +9,30 @@ from costmodel_jax.architecture.blocks import attention, gated_deltanet
 from costmodel_jax.architecture.config import Fields
 from costmodel_jax.architecture.glm import glm4_moe_lite, glm5_next, glm_moe_dsa
 from costmodel_jax.architecture.layers import Layer, Mixer
+from costmodel_jax.architecture.schedules import (
+    FULL,
+    LINEAR,
+    SLIDING,
+    alternating_kinds,
+    has_window,
+    hybrid_kinds,
+    qwen3_kinds,
+    sparse_steps,
+)
 from costmodel_jax.architecture.sizes import (
     depth_of,
     experts_of,
+    feed_forwards,
     head_dim_of,
     heads_of,
     hidden_of,
     kv_heads_of,
-    sparse_steps,
     stack,
     swiglu_of,
     window_of,
 )
 
 __all__ = ["FAMILIES", "Family"]
-
-LINEAR, FULL, SLIDING = "linear_attention", "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True)
@@ -44,51 +52,36 @@ def _attention(
     )
 
 
-def _slides(f: Fields) -> bool:
-    """Whether a Qwen3 config switches its sliding window on; its class ignores the window otherwise."""
-    return f.flag("use_sliding_window", default=False) and f.values.get("sliding_window", 4096) is not None
-
-
 def _llama(f: Fields) -> tuple[Layer, ...]:
     return stack([_attention(f, kv_heads=None, head_dim=None)] * depth_of(f), [swiglu_of(f)] * depth_of(f))
 
 
 def _qwen3(f: Fields) -> tuple[Layer, ...]:
-    depth = depth_of(f)
-    first = f.integer("max_window_layers", default=28, minimum=0) if _slides(f) else depth
-    kinds = f.schedule("layer_types", depth, (FULL, SLIDING)) or tuple(
-        FULL if index < first else SLIDING for index in range(depth)
-    )
-    if SLIDING in kinds and not _slides(f):
-        f.fail("layer_types", "has sliding layers, but use_sliding_window is not true or sliding_window is null")
+    kinds = qwen3_kinds(f)
     windows = {kind: window_of(f, 4096) if kind == SLIDING else None for kind in set(kinds)}
     return stack(
-        [_attention(f, kv_heads=32, head_dim=128, window=windows[kind]) for kind in kinds], [swiglu_of(f)] * depth
+        [_attention(f, kv_heads=32, head_dim=128, window=windows[kind]) for kind in kinds],
+        [swiglu_of(f)] * depth_of(f),
     )
 
 
 def _qwen3_moe(f: Fields) -> tuple[Layer, ...]:
-    mixer = _attention(f, kv_heads=4, head_dim=None, window=window_of(f, 4096) if _slides(f) else None)
-    return stack([mixer] * depth_of(f), sparse_steps(f, experts_of(f, experts=128, active=8)))
+    mixer = _attention(f, kv_heads=4, head_dim=None, window=window_of(f, 4096) if has_window(f) else None)
+    return stack([mixer] * depth_of(f), feed_forwards(f, experts_of(f, experts=128, active=8), sparse_steps(f)))
 
 
 def _gpt_oss(f: Fields) -> tuple[Layer, ...]:
-    depth = depth_of(f)
-    kinds = f.schedule("layer_types", depth, (FULL, SLIDING)) or tuple(
-        FULL if index % 2 else SLIDING for index in range(depth)
-    )
+    kinds = alternating_kinds(f)
     windows = {kind: window_of(f, 128) if kind == SLIDING else None for kind in set(kinds)}
     sparse = experts_of(f, width="intermediate_size", experts=128, active=4)
-    return stack([_attention(f, kv_heads=8, head_dim=64, window=windows[kind]) for kind in kinds], [sparse] * depth)
+    return stack(
+        [_attention(f, kv_heads=8, head_dim=64, window=windows[kind]) for kind in kinds], [sparse] * len(kinds)
+    )
 
 
 def _gated_hybrid(f: Fields, kv_heads: int) -> list[Mixer]:
     """Gated DeltaNet with gated attention in each full_attention_interval-th layer, or as layer_types says."""
-    depth = depth_of(f)
-    interval = f.integer("full_attention_interval", default=4)
-    kinds = f.schedule("layer_types", depth, (LINEAR, FULL)) or tuple(
-        LINEAR if (index + 1) % interval else FULL for index in range(depth)
-    )
+    kinds = hybrid_kinds(f)
     key_heads = f.integer("linear_num_key_heads", default=16)
     value_heads = f.integer("linear_num_value_heads", default=32)
     f.divides("linear_num_key_heads", key_heads, "linear_num_value_heads", value_heads)
@@ -109,7 +102,7 @@ def _gated_hybrid(f: Fields, kv_heads: int) -> list[Mixer]:
 def _qwen3_next(f: Fields) -> tuple[Layer, ...]:
     shared = f.integer("shared_expert_intermediate_size", default=512)
     sparse = experts_of(f, experts=512, active=10, shared=shared, shared_gate=True)
-    return stack(_gated_hybrid(f, kv_heads=2), sparse_steps(f, sparse))
+    return stack(_gated_hybrid(f, kv_heads=2), feed_forwards(f, sparse, sparse_steps(f)))
 
 
 def _qwen3_5(f: Fields) -> tuple[Layer, ...]:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from costmodel_jax.architecture.blocks import Indexer, hyper_connected, kimi_delta_attention, latent_attention
 from costmodel_jax.architecture.config import REQUIRED, Fields
 from costmodel_jax.architecture.layers import FeedForward, Layer, Mixer
-from costmodel_jax.architecture.sizes import depth_of, experts_of, heads_of, hidden_of, leading_dense, stack
+from costmodel_jax.architecture.schedules import FULL, INDEXED, LINEAR, indexer_kinds, kimi_kinds, leading_dense
+from costmodel_jax.architecture.sizes import depth_of, experts_of, feed_forwards, heads_of, hidden_of, stack
 
 __all__ = ["glm4_moe_lite", "glm5_next", "glm_moe_dsa"]
-
-LINEAR, FULL, INDEXED = "linear_attention", "full_attention", "indexed_attention"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,21 +55,8 @@ def _glm_experts(f: Fields, sizes: _LatentSizes) -> FeedForward:
     return experts_of(f, experts=sizes.experts, active=sizes.active, shared=shared, names=names)
 
 
-def _selections(f: Fields) -> tuple[str, ...]:
-    """Per layer, whether DSA runs its indexer ("full") or reuses an earlier selection ("shared")."""
-    depth = depth_of(f)
-    given = f.schedule("indexer_types", depth, ("full", "shared"))
-    if given is not None:
-        return given
-    pattern = f.values.get("index_topk_pattern")
-    if isinstance(pattern, str):
-        pattern = [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
-    if pattern is not None:
-        spelled = Fields({**f.values, "index_topk_pattern": pattern}, f.path, f.prefix)
-        return spelled.schedule("index_topk_pattern", depth, ("full", "shared")) or ()
-    every = f.integer("index_topk_freq", default=1, minimum=0) or 1
-    offset = f.integer("index_skip_topk_offset", default=2, minimum=0)
-    return tuple("shared" if max(index - offset + 1, 0) % every else "full" for index in range(depth))
+def _blocks(f: Fields, sizes: _LatentSizes, dense_layers: int) -> list[FeedForward]:
+    return feed_forwards(f, _glm_experts(f, sizes), leading_dense(f, dense_layers))
 
 
 def _sparse_latent(
@@ -80,7 +66,7 @@ def _sparse_latent(
     q_rank = _q_rank(f, sizes)
     if q_rank is None:
         f.fail("q_lora_rank", "the DSA indexer reads the query latent, so sparse attention needs its rank")
-    selections = _selections(f)
+    selections = indexer_kinds(f)
     if layers and selections[layers[0]] == "shared":
         f.fail("indexer_types", f"layer {layers[0]} shares a selection, but no layer before it makes one")
     heads, head_dim = f.integer("index_n_heads", default=32), f.integer("index_head_dim", default=128)
@@ -110,7 +96,7 @@ def _sparse_latent(
 def glm4_moe_lite(f: Fields) -> tuple[Layer, ...]:
     """GLM-4.7-Flash: latent attention in every layer, experts from the second layer on."""
     sizes = _LatentSizes(q_rank=768, nope=192, rope=64, experts=64, active=4)
-    return stack([_latent(f, sizes)] * depth_of(f), leading_dense(f, _glm_experts(f, sizes), dense_layers=1))
+    return stack([_latent(f, sizes)] * depth_of(f), _blocks(f, sizes, dense_layers=1))
 
 
 def glm_moe_dsa(f: Fields) -> tuple[Layer, ...]:
@@ -119,23 +105,20 @@ def glm_moe_dsa(f: Fields) -> tuple[Layer, ...]:
     depth = depth_of(f)
     f.schedule("layer_types", depth, (INDEXED, FULL))  # every layer is sparse, under either name
     mixers = _sparse_latent(f, sizes, range(depth))
-    return stack([mixers[index] for index in range(depth)], leading_dense(f, _glm_experts(f, sizes), dense_layers=3))
+    return stack([mixers[index] for index in range(depth)], _blocks(f, sizes, dense_layers=3))
 
 
 def glm5_next(f: Fields) -> tuple[Layer, ...]:
     """GLM-5.3-Flash: three KDA layers, then sparse latent attention with pooled keys; four residual streams."""
     sizes = _LatentSizes(q_rank=1536, nope=256, rope=0, experts=288, active=8)
-    hidden, depth = hidden_of(f), depth_of(f)
-    kinds = f.schedule("layer_types", depth, (LINEAR, INDEXED, FULL)) or tuple(
-        LINEAR if index % 4 != 3 else INDEXED for index in range(depth)
-    )
-    sparse_layers = [index for index, kind in enumerate(kinds) if kind != LINEAR]
+    hidden = hidden_of(f)
+    sparse_layers = [index for index, kind in enumerate(kimi_kinds(f)) if kind != LINEAR]
     latent = _sparse_latent(f, sizes, sparse_layers, pool=f.integer("index_kpool", default=16))
     delta = _kimi_delta(f)
     streams = f.integer("hc_mult", default=4)
     pairs = [
         hyper_connected(latent.get(index, delta), feed_forward, hidden, streams)
-        for index, feed_forward in enumerate(leading_dense(f, _glm_experts(f, sizes), dense_layers=3))
+        for index, feed_forward in enumerate(_blocks(f, sizes, dense_layers=3))
     ]
     return stack([mixer for mixer, _ in pairs], [feed_forward for _, feed_forward in pairs])
 

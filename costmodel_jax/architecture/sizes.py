@@ -1,4 +1,4 @@
-"""Fields that several families share: sizes, heads, experts, and which layers have which feed-forward block.
+"""Fields that several families share: sizes, heads, experts and feed-forward blocks.
 
 Defaults are those of the transformers class (5.24). Sizes that decide the price (hidden_size, num_hidden_layers,
 num_attention_heads, and the feed-forward widths) must be there: every released config has them, and a default would
@@ -16,12 +16,11 @@ from costmodel_jax.architecture.layers import FeedForward, Layer, Mixer
 __all__ = [
     "depth_of",
     "experts_of",
+    "feed_forwards",
     "head_dim_of",
     "heads_of",
     "hidden_of",
     "kv_heads_of",
-    "leading_dense",
-    "sparse_steps",
     "stack",
     "swiglu_of",
     "window_of",
@@ -104,23 +103,7 @@ def experts_of(
     )
 
 
-def sparse_steps(f: Fields, sparse: FeedForward) -> list[FeedForward]:
-    """Qwen's schedule: experts in each decoder_sparse_step-th layer that mlp_only_layers does not name."""
-    step = f.integer("decoder_sparse_step", default=1)
-    dense_layers = f.values.get("mlp_only_layers") or ()
-    if not isinstance(dense_layers, list | tuple) or not all(isinstance(index, int) for index in dense_layers):
-        f.fail("mlp_only_layers", "must be a list of layer indices")
-    is_sparse = [index not in dense_layers and (index + 1) % step == 0 for index in range(depth_of(f))]
+def feed_forwards(f: Fields, sparse: FeedForward, is_sparse: Sequence[bool]) -> list[FeedForward]:
+    """Experts where ``is_sparse``, else the dense MLP, whose width is read only where a layer has one."""
     dense = sparse if all(is_sparse) else swiglu_of(f)
     return [sparse if chosen else dense for chosen in is_sparse]
-
-
-def leading_dense(f: Fields, sparse: FeedForward, dense_layers: int) -> list[FeedForward]:
-    """GLM's schedule: mlp_layer_types where given, else the first first_k_dense_replace layers are dense."""
-    depth = depth_of(f)
-    kinds = f.schedule("mlp_layer_types", depth, ("dense", "sparse"))
-    if kinds is None:
-        first = min(depth, f.integer("first_k_dense_replace", default=dense_layers, minimum=0))
-        kinds = ("dense",) * first + ("sparse",) * (depth - first)
-    dense = swiglu_of(f) if "dense" in kinds else sparse
-    return [sparse if kind == "sparse" else dense for kind in kinds]
