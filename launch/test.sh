@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh
 ensure_environment test
+ensure_smollm2
 
 ruff check .
 ruff format --check .

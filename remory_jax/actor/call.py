@@ -1,0 +1,242 @@
+"""What one forward pass shares between layers: which tokens are real, where they stand, and what came before them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from costmodel_jax.pytree import pytree
+from remory_jax.actor.attention.visibility import Tokens
+from remory_jax.actor.config import ActorConfig, DeltaNet, LatentAttention, Rotary, SoftmaxAttention
+from remory_jax.actor.rotary import Rotation, rotation
+from remory_jax.actor.sharding import Sharding
+
+__all__ = ["Call", "Places", "Ring", "begin", "columns"]
+
+
+@pytree()
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """The bookkeeping of a cache, shared by all its layers.
+
+    Attributes:
+      full: tokens in the slots of full attention; the first ``used`` were written, padding among them.
+      rings: per sliding window, the row's last real tokens, right-aligned.
+      recent: segments of the row's last real tokens, right-aligned, for short convolutions.
+      segment: segment of each row's last real token; 0 before the first.
+      rank: number of tokens of that segment so far.
+      position: the position after that of the row's last real token.
+      used: slots written.
+    """
+
+    full: Tokens
+    rings: Mapping[int, Tokens]
+    recent: Int[Array, "batch taps"]
+    segment: Int[Array, " batch"]
+    rank: Int[Array, " batch"]
+    position: Int[Array, " batch"]
+    used: Int[Array, ""]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ring:
+    """A sliding window's tokens in this call: what the ring held, then the new ones; and what it holds afterwards."""
+
+    keys: Tokens
+    kept: Int[Array, "batch window"]  # columns of ``keys`` that stay
+    tokens: Tokens
+
+    def keep(self, values: Array) -> Array:
+        """The columns of ``values`` [B, T, ...] that stay in the ring."""
+        return columns(values, self.kept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """The part of one forward pass that is the same for every layer."""
+
+    tokens: Tokens  # the new columns
+    keys: Tokens  # what full attention sees: the slots after this call's writes, or the new columns
+    slot: Int[Array, ""] | None  # first slot written; None without an incoming cache
+    rings: Mapping[int, Ring]
+    rotations: Mapping[Rotary, Rotation]
+    before: Places | None
+    sharding: Sharding
+    attention: str | None  # implementation, None for the best one
+    delta: str | None
+
+    @property
+    def aligned(self) -> bool:
+        """Whether the keys are the new columns themselves."""
+        return self.slot is None
+
+
+def columns(values: Array, index: Int[Array, "batch ..."]) -> Array:
+    """``values[b, index[b]]`` of every row b: values [B, T, ...] and index [B, *n] give [B, *n, ...]."""
+    rows = jnp.arange(len(values)).reshape(-1, *(1,) * (index.ndim - 1))
+    return values[rows, index]
+
+
+def concatenate(first: Tokens, second: Tokens) -> Tokens:
+    """Columns side by side."""
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), first, second)
+
+
+def empty_places(config: ActorConfig, batch: int, capacity: int) -> Places:
+    """A cache's bookkeeping before the first token."""
+
+    def tokens(count: int) -> Tokens:
+        return Tokens(segments=jnp.zeros((batch, count), jnp.int32), ranks=jnp.zeros((batch, count), jnp.int32))
+
+    nothing = jnp.zeros(batch, jnp.int32)
+    return Places(
+        full=tokens(capacity),
+        rings={window: tokens(window) for window in windows(config)},
+        recent=jnp.zeros((batch, taps(config)), jnp.int32),
+        segment=nothing,
+        rank=nothing,
+        position=nothing,
+        used=jnp.zeros((), jnp.int32),
+    )
+
+
+def windows(config: ActorConfig) -> tuple[int, ...]:
+    """Distinct sliding windows, ascending."""
+    mixers = (layer.mixer for layer in config.layers)
+    return tuple(
+        sorted({mixer.window for mixer in mixers if isinstance(mixer, SoftmaxAttention) and mixer.window is not None})
+    )
+
+
+def taps(config: ActorConfig) -> int:
+    """Past inputs the short convolutions need."""
+    return max((layer.mixer.kernel - 1 for layer in config.layers if isinstance(layer.mixer, DeltaNet)), default=0)
+
+
+def rotaries(config: ActorConfig) -> frozenset[Rotary]:
+    """Distinct rotations of the model's layers."""
+    mixers = (layer.mixer for layer in config.layers)
+    found = (mixer.rotary for mixer in mixers if isinstance(mixer, SoftmaxAttention | LatentAttention))
+    return frozenset(rotary for rotary in found if rotary is not None)
+
+
+def begin(
+    config: ActorConfig,
+    segment_ids: Int[Array, "batch length"],
+    positions: Int[Array, "batch length"] | None,
+    before: Places | None,
+    *,
+    sharding: Sharding,
+    capacity: int,
+    attention: str | None = None,
+    delta: str | None = None,
+) -> tuple[Call, Places]:
+    """Place the new columns after what came before.
+
+    Args:
+      segment_ids: 0 for padding; a row may hold several segments, which do not see one another. A segment may continue
+        in the next call.
+      positions: for the rotary angles; by default each segment counts from 0, on from the cache.
+      before: the incoming cache's bookkeeping.
+      capacity: slots of full attention in the cache that goes out, where none came in.
+
+    Returns:
+      the call, and the bookkeeping after it.
+    """
+    batch, length = segment_ids.shape
+    start = empty_places(config, batch, 0) if before is None else before
+    real = segment_ids != 0  # [B, S]
+    ranks = _ranks(segment_ids, real, start.segment, start.rank)
+    if positions is None:
+        positions = _positions(segment_ids, ranks, start)
+    tokens = Tokens(segments=segment_ids, ranks=ranks)
+    rings = {window: _ring(start.rings[window], tokens, window, fresh=before is None) for window in windows(config)}
+    if before is None:
+        full = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, capacity - length))), tokens)
+    else:
+        full = jax.tree.map(
+            lambda old, new: jax.lax.dynamic_update_slice(old, new, (0, before.used)), start.full, tokens
+        )
+    last = _last(real)
+    exists = jnp.any(real, axis=1)
+
+    def after(values: Int[Array, "batch length"], otherwise: Int[Array, " batch"]) -> Int[Array, " batch"]:
+        return jnp.where(exists, jnp.take_along_axis(values, last[:, None], axis=1)[:, 0], otherwise)
+
+    call = Call(
+        tokens=tokens,
+        keys=tokens if before is None else full,
+        slot=None if before is None else before.used,
+        rings=rings,
+        rotations={rotary: rotation(rotary, positions) for rotary in rotaries(config)},
+        before=before,
+        sharding=sharding,
+        attention=attention,
+        delta=delta,
+    )
+    recent = jnp.concatenate([start.recent, segment_ids], axis=1)
+    history = start.recent.shape[1]
+    placed = Places(
+        full=full,
+        rings={window: ring.tokens for window, ring in rings.items()},
+        recent=jnp.take_along_axis(recent, _latest(recent != 0, history), axis=1) if history else start.recent,
+        segment=after(segment_ids, start.segment),
+        rank=after(ranks + 1, start.rank),
+        position=after(positions + 1, start.position),
+        used=start.used + length,
+    )
+    return call, placed
+
+
+def _last(real: Bool[Array, "batch length"]) -> Int[Array, " batch"]:
+    """Column of each row's last real token; 0 where there is none."""
+    columns = jnp.arange(real.shape[1], dtype=jnp.int32)[None, :]
+    return jnp.max(jnp.where(real, columns, 0), axis=1)
+
+
+def _ranks(
+    segments: Int[Array, "batch length"],
+    real: Bool[Array, "batch length"],
+    segment: Int[Array, " batch"],
+    rank: Int[Array, " batch"],
+) -> Int[Array, "batch length"]:
+    """Order of each real token within its segment, on from the incoming cache; padding repeats the last one's."""
+    count = jnp.cumsum(real, axis=1, dtype=jnp.int32)  # real tokens up to and with this one
+    columns = jnp.arange(segments.shape[1], dtype=jnp.int32)[None, :]
+    latest = jax.lax.cummax(jnp.where(real, columns, -1), axis=1)  # last real column up to this one
+    previous = jnp.pad(latest, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    owner = jnp.where(previous < 0, segment[:, None], jnp.take_along_axis(segments, jnp.maximum(previous, 0), axis=1))
+    starts = real & (segments != owner)
+    # tokens before the start of the token's segment; those the cache holds count negative
+    base = jax.lax.cummax(jnp.where(starts, count - 1, -(2**30)), axis=1)
+    base = jnp.where(base < 0, -rank[:, None], base)
+    return jnp.maximum(count - 1 - base, 0)
+
+
+def _positions(
+    segments: Int[Array, "batch length"], ranks: Int[Array, "batch length"], start: Places
+) -> Int[Array, "batch length"]:
+    """Default positions: ranks, shifted by what explicit positions earlier in the segment skipped."""
+    shift = (start.position - start.rank)[:, None]
+    continues = (segments == start.segment[:, None]) & (ranks >= start.rank[:, None])
+    return jnp.where(continues, ranks + shift, ranks)
+
+
+def _latest(real: Bool[Array, "batch length"], count: int) -> Int[Array, "batch count"]:
+    """Columns of each row's last ``count`` real tokens, right-aligned.
+
+    Where there are fewer, columns without a real token fill the left: callers keep enough of them.
+    """
+    order = jnp.argsort(real, axis=1, stable=True)  # padding first, real tokens after it in order
+    return order[:, -count:].astype(jnp.int32)
+
+
+def _ring(ring: Tokens, tokens: Tokens, window: int, *, fresh: bool) -> Ring:
+    keys = concatenate(ring, tokens)  # a fresh ring has ``window`` empty columns, so there are always enough
+    kept = _latest(keys.segments != 0, window)
+    after = Tokens(segments=columns(keys.segments, kept), ranks=columns(keys.ranks, kept))
+    return Ring(keys=tokens if fresh else keys, kept=kept, tokens=after)
