@@ -9,4 +9,5 @@ ensure_smollm2
 ruff check .
 ruff format --check .
 mypy
-python -m pytest "$@"
+# One worker per core: compiling the programs under test, most of the time, uses one.
+python -m pytest -n auto --dist worksteal "$@"

@@ -125,11 +125,12 @@ def run_layers(
         block = functools.partial(_block, config, group, call=call, keep=keep, remat=remat)
         targets = jnp.asarray([slots[group.first :][i] for i in range(group.repeats * len(group.pattern))], jnp.int32)
         targets = targets.reshape(group.repeats, len(group.pattern))
-        carry, held = _repeat(block, carry, stack, held, targets, whole, group.repeats)
-        if rest:
-            partial_block = functools.partial(block, only=rest)
-            carry, _ = partial_block(carry, [_pick(layer, whole) for layer in stack], held, targets[whole], whole)
-        kept.append(held or ())
+        carry, after = _repeat(block, carry, stack, held, targets, whole, group.repeats)
+        if rest:  # the call ends inside the pattern; what these layers would remember is not wanted
+            held = None if held is None else after
+            picked = [_pick(layer, whole) for layer in stack]
+            carry, _ = block(carry, picked, held, targets[whole], whole, only=rest)
+        kept.append(after or ())
     x, tapped, _ = carry
     return x, tapped[: len(taps)], tuple(kept) if keep else None
 
@@ -190,7 +191,7 @@ def _block(
         memory = None if held is None else held[position]
         x, selected, stored = apply(layers[position], x, selected, memory, index)
         tapped = jax.lax.dynamic_update_index_in_dim(tapped, x, targets[position], axis=0)
-        after.append(stored if keep else {})
+        after.append(stored if keep or memory is not None else {})
     return (x, tapped, selected), tuple(after)
 
 

@@ -180,7 +180,7 @@ def _chosen_experts(
     local = experts["gate"].shape[0]
     if axis is not None:
         flat_chosen = flat_chosen - jax.lax.axis_index(axis) * local
-        # From here on each device has rows of its own. Said aloud: the transpose of an implicit cast is lost in gathers.
+        # From here on each device has rows of its own; said aloud, as gathers lose the transpose of an implicit cast.
         tokens, flat_share = (jax.lax.pcast(value, axis, to="varying") for value in (tokens, flat_share))
     mine = (flat_chosen >= 0) & (flat_chosen < local)
     group = jnp.where(mine, flat_chosen, local)  # others' tokens sort to the end, outside every group

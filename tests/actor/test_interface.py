@@ -106,11 +106,11 @@ def test_taps_in_any_order_and_early_stops(actor: Actor) -> None:
     every = actor(tokens=ids, taps=range(depth))
     picked = (depth - 1, 0, depth - 1)
     assert bool(jnp.array_equal(actor(tokens=ids, taps=picked).taps, every.taps[jnp.asarray(picked)]))
-    for last in range(depth):
+    for last in {0, depth // 2, depth - 2}:
         stopped = actor(tokens=ids, taps=(last,), stop_after_layer=last)
         assert stopped.hidden is None
         assert stopped.cache is None
-        same(stopped.taps[0], every.taps[last], atol=1e-5)
+        same(stopped.taps[0], every.taps[last])
 
 
 def test_features_from_a_cache_and_their_gradient(actor: Actor) -> None:
@@ -136,7 +136,9 @@ def test_features_from_a_cache_and_their_gradient(actor: Actor) -> None:
     same(gradient / scale, wanted_gradient / scale, atol=5e-4)
 
 
-def test_remat_changes_nothing(actor: Actor) -> None:
+@pytest.mark.parametrize("family", ["llama", "qwen3_5_moe"])
+def test_remat_changes_nothing(family: str) -> None:
+    actor = load_actor(GOLDEN / family)
     x = actor.embed(some_ids(1, 18, seed=10))
 
     def loss(x: jax.Array, remat: bool) -> jax.Array:
@@ -166,6 +168,7 @@ def test_ids_are_the_embeddings_of_ids(llama: Actor) -> None:
     same(llama.logits(llama(tokens=ids).hidden), llama(tokens=ids).hidden @ llama.head)
 
 
+@pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

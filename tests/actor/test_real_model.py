@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from actor_checks import GOLDEN
+from launch_script import script
 
 from remory_jax.actor import Actor, Chat, load_actor, load_tokenizer
 from remory_jax.actor.loading.smollm2 import INSTALL, smollm2_folder, smollm2_gguf
@@ -82,3 +83,11 @@ def test_load_actor_takes_the_gguf_itself(cached: Actor, tmp_path: Path, monkeyp
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     actor = load_actor(smollm2_gguf())
     assert bool(jnp.array_equal(actor.weights["norm"], cached.weights["norm"]))
+
+
+def test_the_script_that_asks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    ask = script("ask")
+    ask.main("What is the capital of France?", max_new_tokens=16)
+    assert capsys.readouterr().out == "The capital of France is Paris.\n"
+    with pytest.raises(SystemExit, match="cannot be read"):
+        ask.main("Anything?", model=tmp_path / "absent")
