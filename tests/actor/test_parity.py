@@ -30,10 +30,16 @@ def test_embeddings_layers_and_gradient(ours: Recording) -> None:
     check_embeddings(ours)
 
 
+# Variants differ from these in layout or numbers, not in what a cache does; the larger recordings below run them all.
+CACHED = ("glm4_moe_lite", "glm5_next", "glm_moe_dsa", "gpt_oss", "llama", "qwen3_5", "qwen3_moe", "qwen3_next")
+
+
+@pytest.mark.parametrize("ours", CACHED, indirect=True)
 def test_chunked_and_cached(ours: Recording) -> None:
     check_cache(ours, int(ours.arrays["chunk"]), 4)
 
 
+@pytest.mark.parametrize("ours", CACHED, indirect=True)
 def test_greedy_ids(ours: Recording) -> None:
     check_greedy(ours, 8)
 
