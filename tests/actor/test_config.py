@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 from actor_checks import FAMILIES, GOLDEN
 
 from costmodel_jax import InputError, architectures
 from remory_jax.actor import ActorConfig, abstract_actor
-from remory_jax.actor.config import Experts, SoftmaxAttention
+from remory_jax.actor.config import Experts, Rotary, Scaling, SoftmaxAttention
 from remory_jax.actor.decoder import groups, parameters
 from remory_jax.actor.groups import repeating_groups
 from remory_jax.actor.parameters import leaves
+from remory_jax.actor.rotary import frequencies
 
 # Parameters of the released language models, counted by instantiating transformers' classes without memory.
 RELEASED = {
@@ -151,3 +153,22 @@ def test_yarn_of_gpt_oss() -> None:
     assert math.isclose(mixer.rotary.scaling.magnitude, 0.1 * math.log(32) + 1)
     assert mixer.window == 128
     assert mixer.sinks
+
+
+def test_scaled_frequencies() -> None:
+    """Against transformers' own for 32 rotated dimensions; YaRN's are proved by the recordings."""
+    llama3 = Scaling(kind="llama3", factor=32.0, original=8192, fast=4.0, slow=1.0)
+    wanted = [1.0, 0.44036662, 0.19392276, 0.0853971, 0.03760603, 0.01656044, 0.00729267, 0.00321145]
+    wanted += [
+        4.295567e-4,
+        1.9461639e-5,
+        8.570256e-6,
+        3.7740545e-6,
+        1.6619674e-6,
+        7.3187493e-7,
+        3.222933e-7,
+        1.419272e-7,
+    ]
+    np.testing.assert_allclose(frequencies(Rotary(dim=32, theta=5e5, scaling=llama3)), wanted, rtol=1e-5)
+    linear = frequencies(Rotary(dim=32, theta=1e4, scaling=Scaling(kind="linear", factor=4.0)))
+    np.testing.assert_allclose(linear[[0, 1, 2, 15]], [0.25, 0.14058533, 0.07905694, 4.4456986e-5], rtol=1e-6)
