@@ -486,11 +486,11 @@ def test_choice(
     assert choose(length, *dims, aligned=aligned, selected=selected) == expected
 
 
-@pytest.mark.parametrize(("backend", "heads"), [("cpu", (4, 2)), ("cpu", (18, 6)), ("gpu", (4, 2))])
-def test_none_takes_the_choice(monkeypatch: pytest.MonkeyPatch, backend: str, heads: tuple[int, int]) -> None:
-    """With the block sizes of few heads, of many and of accelerators, and all of XLA's optimisations."""
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_none_takes_the_choice(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    """With the default block sizes of CPU and of accelerators, and all of XLA's optimisations."""
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    case = NEAR(runs=(((1, 120), (2, 60)),), heads=heads)
+    case = NEAR(runs=(((1, 120), (2, 60)),))
     out, gradients = call(case, "chosen", lambda *how: jax.jit(program(*how)))
     expected, expected_gradients = by_reference(case)
     np.testing.assert_allclose(out, expected, rtol=2e-5, atol=2e-5)
@@ -519,6 +519,8 @@ def test_bad_arguments() -> None:
         plain(k=jnp.zeros((1, 4, 3, 8)), v=jnp.zeros((1, 4, 3, 8)))
     with pytest.raises(ValueError, match="dtypes float32, bfloat16, bfloat16"):
         plain(k=jnp.zeros((1, 4, 2, 8), jnp.bfloat16), v=jnp.zeros((1, 4, 2, 8), jnp.bfloat16))
+    with pytest.raises(ValueError, match=r"k \(1, 0, 2, 8\) is empty"):
+        plain(k=jnp.zeros((1, 0, 2, 8)), v=jnp.zeros((1, 0, 2, 8)), keys=tokens_of([[]], [[]]))
     longer = tokens_of([[1] * 6], [[0, 1, 2, 3, 4, 5]])
     with pytest.raises(ValueError, match="4 queries and 6 keys"):
         plain(k=jnp.zeros((1, 6, 2, 8)), v=jnp.zeros((1, 6, 2, 8)), keys=longer, aligned=True)

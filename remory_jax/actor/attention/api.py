@@ -110,13 +110,16 @@ def attention(
 
     Raises:
       ValueError: for an unknown implementation or one that cannot take the call, a window below 1, heads that are no
-        multiple of the key heads, inputs of different dtypes, or ``aligned`` with other numbers of keys than queries.
+        multiple of the key heads, inputs that are empty or differ in dtype, or ``aligned`` with other numbers of keys
+        than queries.
     """
     if implementation is not None and implementation not in IMPLEMENTATIONS:
         raise ValueError(
             f"implementation = {implementation!r} is not an attention; use one of {', '.join(IMPLEMENTATIONS)}, or None"
         )
     length, heads, dim = q.shape[1:]
+    if 0 in q.shape or 0 in k.shape:
+        raise ValueError(f"q {q.shape} or k {k.shape} is empty; a call needs a query and a key")
     if heads % k.shape[2]:
         raise ValueError(f"q has {heads} heads and k {k.shape[2]}; the first must be a multiple of the second")
     if not q.dtype == k.dtype == v.dtype:

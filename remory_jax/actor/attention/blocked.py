@@ -26,9 +26,9 @@ from remory_jax.actor.attention.visibility import Tokens, visible
 __all__ = ["blocked"]
 
 HIDDEN = -1e30  # added to the scores of keys that are not visible: absorbs them, and stays finite
-SIDE = 128  # queries in a block and keys in a chunk: small, as half of what lies on the diagonal is hidden
-SIDE_OF_MANY = 64  # where batch times heads exceed MANY, on CPU, whose caches are small
-MANY = 16
+SIDES = (256, 128, 64)  # queries in a block and keys in a chunk, on CPU: large for its threads, small for its caches
+SCORES = 2**20  # most scores of a block and a chunk, over rows of the batch and heads
+PARTS = 4  # fewest blocks where the row is long enough: half of what lies on the diagonal is hidden
 SIDE_OF_ACCELERATORS = 512  # not measured
 
 
@@ -56,11 +56,9 @@ def blocked(
         all rows of the batch and heads, are what is in memory at a time.
     """
     length, key_length = q.shape[1], k.shape[1]
-    side = SIDE if q.shape[0] * q.shape[2] <= MANY else SIDE_OF_MANY
-    if jax.default_backend() != "cpu":
-        side = SIDE_OF_ACCELERATORS
-    rows = _even(length, side if rows is None else rows)
-    columns = _even(key_length, side if columns is None else columns)
+    lines = q.shape[0] * q.shape[2]
+    rows = _even(length, _side(length, lines) if rows is None else rows)
+    columns = _even(key_length, _side(key_length, lines) if columns is None else columns)
     tall = partial(_pad, axis=1, after=-length % rows)  # padding has segment 0
     wide = partial(_pad, axis=1, after=-key_length % columns)
     if selected is not None:
@@ -288,10 +286,17 @@ def _add(total: Array, part: Array, index: Array) -> Array:
     return jax.lax.dynamic_update_slice_in_dim(total, part, index * size, axis=-1)
 
 
+def _side(length: int, lines: int) -> int:
+    """Default size of blocks and chunks, for a row of ``length`` and ``lines`` rows of the batch times heads."""
+    if jax.default_backend() != "cpu":
+        return SIDE_OF_ACCELERATORS
+    return next((side for side in SIDES if lines * side**2 <= SCORES and PARTS * side <= length), SIDES[-1])
+
+
 def _even(length: int, most: int) -> int:
     """Size of the fewest equal parts of at most ``most``, so that padding is small; a multiple of 8 where it can be."""
-    size = -(-length // max(1, -(-length // most)))
-    return min(-(-size // 8) * 8, most, max(length, 1))
+    size = -(-length // -(-length // most))
+    return min(-(-size // 8) * 8, most, length)
 
 
 def _cut(x: Array, size: int) -> Array:
