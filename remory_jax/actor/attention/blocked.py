@@ -26,10 +26,11 @@ from remory_jax.actor.attention.visibility import Tokens, visible
 __all__ = ["blocked"]
 
 HIDDEN = -1e30  # added to the scores of keys that are not visible: absorbs them, and stays finite
-SIDES = (256, 128, 64)  # queries in a block and keys in a chunk, on CPU: large for its threads, small for its caches
-SCORES = 2**20  # most scores of a block and a chunk, over rows of the batch and heads
-PARTS = 4  # fewest blocks where the row is long enough: half of what lies on the diagonal is hidden
-SIDE_OF_ACCELERATORS = 512  # not measured
+TILES = ((256, 256), (256, 128), (128, 128), (64, 64))
+"""Queries in a block and keys in a chunk on CPU, in order of preference: XLA shares a product among threads only within
+one matrix, and only a large one; but half of what lies on the diagonal is hidden, and caches are small."""
+SCORES = 1_200_000  # most scores of a block and a chunk, over rows of the batch and heads
+TILE_OF_ACCELERATORS = (512, 512)  # not measured
 
 
 def blocked(
@@ -56,9 +57,9 @@ def blocked(
         all rows of the batch and heads, are what is in memory at a time.
     """
     length, key_length = q.shape[1], k.shape[1]
-    lines = q.shape[0] * q.shape[2]
-    rows = _even(length, _side(length, lines) if rows is None else rows)
-    columns = _even(key_length, _side(key_length, lines) if columns is None else columns)
+    tile = _tile(length, q.shape[0] * q.shape[2])
+    rows = _even(length, tile[0] if rows is None else rows)
+    columns = _even(key_length, tile[1] if columns is None else columns)
     tall = partial(_pad, axis=1, after=-length % rows)  # padding has segment 0
     wide = partial(_pad, axis=1, after=-key_length % columns)
     if selected is not None:
@@ -286,11 +287,12 @@ def _add(total: Array, part: Array, index: Array) -> Array:
     return jax.lax.dynamic_update_slice_in_dim(total, part, index * size, axis=-1)
 
 
-def _side(length: int, lines: int) -> int:
-    """Default size of blocks and chunks, for a row of ``length`` and ``lines`` rows of the batch times heads."""
+def _tile(length: int, lines: int) -> tuple[int, int]:
+    """Default block and chunk for so many queries a row, and ``lines`` rows of the batch times heads."""
     if jax.default_backend() != "cpu":
-        return SIDE_OF_ACCELERATORS
-    return next((side for side in SIDES if lines * side**2 <= SCORES and PARTS * side <= length), SIDES[-1])
+        return TILE_OF_ACCELERATORS
+    fitting = (tile for tile in TILES if 2 * tile[0] <= length and lines * tile[0] * tile[1] <= SCORES)
+    return next(fitting, TILES[-1])
 
 
 def _even(length: int, most: int) -> int:
