@@ -104,7 +104,7 @@ class Cache:
         """
         places = {
             name: jax.tree.map(lambda x: x[rows], getattr(self.places, name))
-            for name in ("full", "rings", "recent", "segment", "rank", "position")
+            for name in ("full", "rings", "recent", "segment_id", "segment", "rank", "position")
         }
         memory = jax.tree.map(lambda x: jnp.take(x, rows, axis=1), self.memory)
         return Cache(places=replace(self.places, **places), memory=memory)

@@ -27,7 +27,8 @@ class Places:
       full: tokens in the slots of full attention; the first ``used`` were written, padding among them.
       rings: per sliding window, the row's last real tokens, right-aligned.
       recent: segments of the row's last real tokens, right-aligned, for short convolutions.
-      segment: segment of each row's last real token; 0 before the first.
+      segment_id: the caller's id of each row's last real token; 0 before the first.
+      segment: the number of its segment, by which tokens know one another.
       rank: number of tokens of that segment so far.
       position: the position after that of the row's last real token.
       used: slots written.
@@ -36,6 +37,7 @@ class Places:
     full: Tokens
     rings: Mapping[int, Tokens]
     recent: Int[Array, "batch taps"]
+    segment_id: Int[Array, " batch"]
     segment: Int[Array, " batch"]
     rank: Int[Array, " batch"]
     position: Int[Array, " batch"]
@@ -97,6 +99,7 @@ def empty_places(config: ActorConfig, batch: int, capacity: int) -> Places:
         full=tokens(capacity),
         rings={window: tokens(window) for window in windows(config)},
         recent=jnp.zeros((batch, taps(config)), jnp.int32),
+        segment_id=nothing,
         segment=nothing,
         rank=nothing,
         position=nothing,
@@ -138,8 +141,8 @@ def begin(
     """Place the new columns after what came before.
 
     Args:
-      segment_ids: 0 for padding; a row may hold several segments, which do not see one another. A segment may continue
-        in the next call.
+      segment_ids: 0 for padding; a row may hold several segments, which do not see one another. A segment goes on
+        for as long as its id does, into the next call too.
       positions: for the rotary angles; by default each segment counts from 0, on from the cache.
       before: the incoming cache's bookkeeping.
       capacity: slots of full attention in the cache that goes out, where none came in.
@@ -150,10 +153,11 @@ def begin(
     batch, length = segment_ids.shape
     start = empty_places(config, batch, 0) if before is None else before
     real = segment_ids != 0  # [B, S]
-    ranks = _ranks(segment_ids, real, start.segment, start.rank)
-    if positions is None:
-        positions = _positions(segment_ids, ranks, start)
-    tokens = Tokens(segments=segment_ids, ranks=ranks)
+    segments, ranks = _order(segment_ids, real, start)
+    if positions is None:  # a segment that goes on does so after the last position it was given
+        goes_on = segments == start.segment[:, None]
+        positions = ranks + jnp.where(goes_on, (start.position - start.rank)[:, None], 0)
+    tokens = Tokens(segments=segments, ranks=ranks)
     rings = {window: _ring(start.rings[window], tokens, window, fresh=before is None) for window in windows(config)}
     if before is None:
         full = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, capacity - length))), tokens)
@@ -165,7 +169,7 @@ def begin(
     exists = jnp.any(real, axis=1)
 
     def after(values: Int[Array, "batch length"], otherwise: Int[Array, " batch"]) -> Int[Array, " batch"]:
-        return jnp.where(exists, jnp.take_along_axis(values, last[:, None], axis=1)[:, 0], otherwise)
+        return jnp.where(exists, columns(values, last[:, None])[:, 0], otherwise)
 
     call = Call(
         tokens=tokens,
@@ -178,13 +182,14 @@ def begin(
         attention=attention,
         delta=delta,
     )
-    recent = jnp.concatenate([start.recent, segment_ids], axis=1)
+    recent = jnp.concatenate([start.recent, segments], axis=1)
     history = start.recent.shape[1]
     placed = Places(
         full=full,
         rings={window: ring.tokens for window, ring in rings.items()},
-        recent=jnp.take_along_axis(recent, _latest(recent != 0, history), axis=1) if history else start.recent,
-        segment=after(segment_ids, start.segment),
+        recent=columns(recent, _latest(recent != 0, history)) if history else start.recent,
+        segment_id=after(segment_ids, start.segment_id),
+        segment=after(segments, start.segment),
         rank=after(ranks + 1, start.rank),
         position=after(positions + 1, start.position),
         used=start.used + length,
@@ -194,36 +199,27 @@ def begin(
 
 def _last(real: Bool[Array, "batch length"]) -> Int[Array, " batch"]:
     """Column of each row's last real token; 0 where there is none."""
-    columns = jnp.arange(real.shape[1], dtype=jnp.int32)[None, :]
-    return jnp.max(jnp.where(real, columns, 0), axis=1)
+    return jnp.max(jnp.where(real, jnp.arange(real.shape[1], dtype=jnp.int32)[None, :], 0), axis=1)
 
 
-def _ranks(
-    segments: Int[Array, "batch length"],
-    real: Bool[Array, "batch length"],
-    segment: Int[Array, " batch"],
-    rank: Int[Array, " batch"],
-) -> Int[Array, "batch length"]:
-    """Order of each real token within its segment, on from the incoming cache; padding repeats the last one's."""
+def _order(
+    segment_ids: Int[Array, "batch length"], real: Bool[Array, "batch length"], start: Places
+) -> tuple[Int[Array, "batch length"], Int[Array, "batch length"]]:
+    """The segment each token belongs to, by number, and its rank there; both go on from the incoming cache.
+
+    Segments are numbered from 1 as they come, so an id that returns after another is a segment of its own.
+    """
     count = jnp.cumsum(real, axis=1, dtype=jnp.int32)  # real tokens up to and with this one
-    columns = jnp.arange(segments.shape[1], dtype=jnp.int32)[None, :]
-    latest = jax.lax.cummax(jnp.where(real, columns, -1), axis=1)  # last real column up to this one
+    at = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)[None, :]
+    latest = jax.lax.cummax(jnp.where(real, at, -1), axis=1)  # last real column up to this one
     previous = jnp.pad(latest, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
-    owner = jnp.where(previous < 0, segment[:, None], jnp.take_along_axis(segments, jnp.maximum(previous, 0), axis=1))
-    starts = real & (segments != owner)
-    # tokens before the start of the token's segment; those the cache holds count negative
+    before = jnp.where(previous < 0, start.segment_id[:, None], columns(segment_ids, jnp.maximum(previous, 0)))
+    starts = real & (segment_ids != before)
+    number = start.segment[:, None] + jnp.cumsum(starts, axis=1, dtype=jnp.int32)
+    # real tokens before the start of the token's segment; those the cache holds count negative
     base = jax.lax.cummax(jnp.where(starts, count - 1, -(2**30)), axis=1)
-    base = jnp.where(base < 0, -rank[:, None], base)
-    return jnp.maximum(count - 1 - base, 0)
-
-
-def _positions(
-    segments: Int[Array, "batch length"], ranks: Int[Array, "batch length"], start: Places
-) -> Int[Array, "batch length"]:
-    """Default positions: ranks, shifted by what explicit positions earlier in the segment skipped."""
-    shift = (start.position - start.rank)[:, None]
-    continues = (segments == start.segment[:, None]) & (ranks >= start.rank[:, None])
-    return jnp.where(continues, ranks + shift, ranks)
+    base = jnp.where(base < 0, -start.rank[:, None], base)
+    return jnp.where(real, number, 0), jnp.maximum(count - 1 - base, 0)
 
 
 def _latest(real: Bool[Array, "batch length"], count: int) -> Int[Array, "batch count"]:

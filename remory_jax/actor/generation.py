@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from costmodel_jax.pytree import pytree
 from remory_jax.actor.cache import Cache, room
 
 if TYPE_CHECKING:
@@ -99,18 +101,32 @@ def stream(
         raise ValueError(f"top_p = {top_p}; it is a probability above 0, and 1 keeps every token")
     prompts = _prompts(ids)
     stops = tuple(actor.config.stop_ids if stop_ids is None else stop_ids)
-    return _stream(actor, prompts, max_new_tokens, float(temperature), float(top_p), stops, seed, cache)
+    sampling = Sampling(
+        temperature=jnp.float32(temperature),
+        top_p=jnp.float32(top_p),
+        key=jax.random.key(seed),
+        greedy=temperature == 0,
+        nucleus=top_p < 1,
+        stop_ids=stops,
+    )
+    return _stream(actor, prompts, max_new_tokens, sampling, cache)
+
+
+@pytree(static=("greedy", "nucleus", "stop_ids"))
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the next token is chosen; what is static decides which program is compiled."""
+
+    temperature: Float[Array, ""]
+    top_p: Float[Array, ""]
+    key: Array
+    greedy: bool
+    nucleus: bool
+    stop_ids: tuple[int, ...]
 
 
 def _stream(
-    actor: Actor,
-    prompts: list[list[int]],
-    count: int,
-    temperature: float,
-    top_p: float,
-    stops: tuple[int, ...],
-    seed: int,
-    cache: Cache | None,
+    actor: Actor, prompts: list[list[int]], count: int, sampling: Sampling, cache: Cache | None
 ) -> Iterator[Int[np.ndarray, " batch"]]:
     lengths = np.asarray([len(prompt) for prompt in prompts])
     width = _bucket(int(lengths.max()))
@@ -120,26 +136,20 @@ def _stream(
     segments = (np.arange(width)[None, :] < lengths[:, None]).astype(np.int32)
     before = 0 if cache is None else int(cache.used)
     if cache is not None:  # rows go on in the segment they are in
-        segments = segments * np.maximum(np.asarray(cache.places.segment), 1)[:, None]
+        segments = segments * np.maximum(np.asarray(cache.places.segment_id), 1)[:, None]
     out = actor(tokens=tokens, segment_ids=segments, cache=cache, capacity=room(before + width + count))
     assert out.hidden is not None and out.cache is not None
     last = jnp.take_along_axis(out.hidden, jnp.asarray(lengths - 1)[:, None, None], axis=1)  # [B, 1, D]
-    sampling = {"greedy": temperature == 0, "nucleus": top_p < 1}
-    choose = functools.partial(_choose, actor, stops=stops, **sampling)
-    key = jax.random.key(seed)
-    state = (jnp.float32(temperature), jnp.float32(top_p), key)
     done = jnp.zeros(len(prompts), jnp.bool_)
-    token, done_after = choose(last, done, jnp.int32(0), *state)
+    token, done_after = _choose(actor, last, done, jnp.int32(0), sampling)
     yield _shown(token, done)
     held = out.cache
-    segment = jnp.array(held.places.segment)  # a copy: the cache itself is donated to each step
+    segment = jnp.array(held.places.segment_id)  # a copy: the cache itself is donated to each step
     for step in range(1, count):
         done = done_after
         if bool(jnp.all(done)):
             return
-        token, done_after, held = _step(
-            actor, held, token, done, segment, jnp.int32(step), *state, stops=stops, **sampling
-        )
+        token, done_after, held = _step(actor, held, token, done, segment, jnp.int32(step), sampling)
         yield _shown(token, done)
 
 
@@ -147,32 +157,27 @@ def _shown(token: Int[Array, " batch"], done: Bool[Array, " batch"]) -> Int[np.n
     return np.where(np.asarray(done), -1, np.asarray(token)).astype(np.int32)
 
 
-@functools.partial(jax.jit, static_argnames=("stops", "greedy", "nucleus"))
+@jax.jit
 def _choose(
     actor: Actor,
     hidden: Float[Array, "batch 1 d"],
     done: Bool[Array, " batch"],
     step: Int[Array, ""],
-    temperature: Float[Array, ""],
-    top_p: Float[Array, ""],
-    key: Array,
-    *,
-    stops: tuple[int, ...],
-    greedy: bool,
-    nucleus: bool,
+    sampling: Sampling,
 ) -> tuple[Int[Array, " batch"], Bool[Array, " batch"]]:
     """The next id of each row, and which rows have ended with it."""
     logits = actor.logits(hidden)[:, 0]  # [B, V]
-    if greedy:
+    if sampling.greedy:
         token = jnp.argmax(logits, axis=-1).astype(jnp.int32)
     else:
-        logits = logits / temperature
-        if nucleus:
-            logits = _keep_nucleus(logits, top_p)
-        row_keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.fold_in(key, row), step))(jnp.arange(len(logits)))
+        logits = logits / sampling.temperature
+        if sampling.nucleus:
+            logits = _keep_nucleus(logits, sampling.top_p)
+        rows = jnp.arange(len(logits))
+        row_keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.fold_in(sampling.key, row), step))(rows)
         token = jax.vmap(jax.random.categorical)(row_keys, logits).astype(jnp.int32)
     ends = jnp.zeros_like(done)
-    for stop in stops:
+    for stop in sampling.stop_ids:
         ends |= token == stop
     return token, done | ends
 
@@ -189,7 +194,7 @@ def _keep_nucleus(
     return jnp.where(logits < least, -jnp.inf, logits)
 
 
-@functools.partial(jax.jit, static_argnames=("stops", "greedy", "nucleus"), donate_argnames=("cache",))
+@functools.partial(jax.jit, donate_argnames=("cache",))
 def _step(
     actor: Actor,
     cache: Cache,
@@ -197,19 +202,11 @@ def _step(
     done: Bool[Array, " batch"],
     segment: Int[Array, " batch"],
     step: Int[Array, ""],
-    temperature: Float[Array, ""],
-    top_p: Float[Array, ""],
-    key: Array,
-    *,
-    stops: tuple[int, ...],
-    greedy: bool,
-    nucleus: bool,
+    sampling: Sampling,
 ) -> tuple[Int[Array, " batch"], Bool[Array, " batch"], Cache]:
     """Feed one token per row and choose the next; rows that have ended feed padding."""
     out: Any = actor(tokens=token[:, None], segment_ids=jnp.where(done, 0, segment)[:, None], cache=cache)
-    token, done = _choose(
-        actor, out.hidden, done, step, temperature, top_p, key, stops=stops, greedy=greedy, nucleus=nucleus
-    )
+    token, done = _choose(actor, out.hidden, done, step, sampling)
     return token, done, out.cache
 
 

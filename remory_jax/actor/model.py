@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,8 +108,8 @@ class Actor:
           tokens: ids [B, S]; or
           embeddings: rows in input-embedding space [B, S, D], as `embed` gives, soft vectors among them.
           positions: for the rotary angles; by default they count each segment from 0, and go on from the cache.
-          segment_ids: 0 for padding, on the left or right or between segments; 1 everywhere by default. Different
-            segments of a row do not see one another; a segment goes on in the next call with the same id.
+          segment_ids: 0 for padding, on the left or right or between segments; 1 everywhere by default. A row's
+            segments do not see one another; a segment goes on for as long as its id does, into the next call too.
           cache: from an earlier call's output. It is not changed: calling twice with the same cache branches it.
           taps: decoder layers whose outputs are wanted, from 0, in any order.
           stop_after_layer: run no layer after this one, where only taps are wanted: ``hidden`` and ``cache`` are None.
@@ -238,17 +239,12 @@ def _forward(
     if config.hyper is not None:
         x = jnp.broadcast_to(x[:, :, None], (*x.shape[:2], config.hyper.streams, x.shape[2]))
     ordered = tuple(sorted(set(taps)))
-    x, tapped, memory = run_layers(
-        config,
-        weights,
-        x,
-        call,
-        None if cache is None else cache.memory,
-        taps=ordered,
-        depth=depth,
-        keep=keep,
-        remat=remat,
-    )
+    held = None if cache is None else cache.memory
+    # Kernels that are written for one device find the mesh they are to be mapped over in the context.
+    with nullcontext() if actor.mesh is None else jax.sharding.use_abstract_mesh(actor.mesh.abstract_mesh):
+        x, tapped, memory = run_layers(
+            config, weights, x, call, held, taps=ordered, depth=depth, keep=keep, remat=remat
+        )
     tapped = jnp.stack([tapped[ordered.index(tap)] for tap in taps]) if taps else tapped
     if memory is not None and cache is None:
         memory = widen(memory, capacity - given.shape[1])

@@ -105,18 +105,15 @@ def test_sampled_frequencies(llama: Actor) -> None:
     kept = set(order[np.asarray(before) < 0.6].tolist())
     assert 1 < len(kept) < 60
     wide = jnp.broadcast_to(hidden, (4000, *hidden.shape[1:]))
-    token, _ = generation._choose(
-        llama,
-        wide,
-        jnp.zeros(4000, bool),
-        jnp.int32(0),
-        jnp.float32(6),
-        jnp.float32(0.6),
-        jax.random.key(0),
-        stops=(),
+    sampling = generation.Sampling(
+        temperature=jnp.float32(6),
+        top_p=jnp.float32(0.6),
+        key=jax.random.key(0),
         greedy=False,
         nucleus=True,
+        stop_ids=(),
     )
+    token, _ = generation._choose(llama, wide, jnp.zeros(4000, bool), jnp.int32(0), sampling)
     counts = np.bincount(np.asarray(token), minlength=96)
     assert set(np.flatnonzero(counts).tolist()) <= kept
     total = sum(float(probability[index]) for index in kept)

@@ -68,6 +68,17 @@ def test_packed_segments_do_not_see_one_another(actor: Actor) -> None:
     )
 
 
+def test_an_id_that_returns_is_another_segment(actor: Actor) -> None:
+    """In the same call and from a cache; the delta rule, windows, selections and pools all go by it."""
+    a, b, c = (some_ids(1, length, seed) for seed, length in ((21, 18), (22, 7), (23, 9)))
+    ids = np.concatenate([a, b, c], axis=1)
+    returning = actor(tokens=ids, segment_ids=np.asarray([[1] * 18 + [2] * 7 + [1] * 9], np.int32))
+    distinct = actor(tokens=ids, segment_ids=np.asarray([[1] * 18 + [2] * 7 + [3] * 9], np.int32))
+    assert bool(jnp.array_equal(returning.hidden, distinct.hidden))
+    halves = actor(tokens=ids[:, :25], segment_ids=np.asarray([[1] * 18 + [2] * 7], np.int32))
+    same(actor(tokens=c, segment_ids=np.ones((1, 9), np.int32), cache=halves.cache).hidden, distinct.hidden[:, 25:])
+
+
 def test_a_cache_branches(actor: Actor) -> None:
     """Several continuations of one prefix, one after another or side by side, leave one another alone."""
     prefix = actor(tokens=some_ids(1, 19, seed=5))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import json
+from importlib.resources import files
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +14,9 @@ from actor_checks import GOLDEN
 from jax.sharding import NamedSharding, PartitionSpec
 
 from remory_jax import make_mesh
-from remory_jax.actor import Actor, Rules, abstract_actor, load_actor
+from remory_jax.actor import Actor, ActorConfig, Rules, abstract_actor, init_actor, load_actor
+from remory_jax.actor.attention import api
+from remory_jax.actor.attention.splash import splash
 
 # Every shape for the plainest family; for each other kind of layer the one that splits everything.
 CASES = (
@@ -79,3 +85,21 @@ def test_few_key_value_heads_can_be_replicated() -> None:
     alone = load_actor(GOLDEN / "llama")
     ids = np.random.default_rng(2).integers(1, 96, (2, 10)).astype(np.int32)
     np.testing.assert_allclose(actor(tokens=ids).hidden, alone(tokens=ids).hidden, atol=1e-3)
+
+
+def test_kernels_for_one_device_are_mapped_over_the_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splash attention, interpreted here, finds the actor's mesh by itself; the caller sets none."""
+    interpreted = {**api.IMPLEMENTATIONS, "interpreted": functools.partial(splash, interpret=True)}
+    monkeypatch.setattr(api, "IMPLEMENTATIONS", interpreted)
+    preset = json.loads((files("costmodel_jax") / "architectures" / "SmolLM2-135M.json").read_text())["config"]
+    sizes = {"hidden_size": 256, "intermediate_size": 64, "vocab_size": 64, "num_hidden_layers": 2}
+    config = ActorConfig.from_hf(preset | sizes | {"num_attention_heads": 4, "num_key_value_heads": 2})
+    alone, spread = (init_actor(config, mesh=mesh) for mesh in (None, make_mesh(data=2, fsdp=2, tensor=2)))
+    x = jnp.asarray(np.random.default_rng(3).normal(size=(4, 128, 256)), jnp.float32)
+
+    def run(actor: Actor, x: jax.Array, attention: str) -> jax.Array:
+        return actor(embeddings=x, attention=attention, use_cache=False).hidden
+
+    assert "shard_map" in str(jax.make_jaxpr(run, static_argnums=2)(spread, x, "interpreted"))
+    assert "shard_map" not in str(jax.make_jaxpr(run, static_argnums=2)(spread, x, "blocked"))
+    np.testing.assert_allclose(run(spread, x, "interpreted"), run(alone, x, "blocked"), atol=1e-4)
