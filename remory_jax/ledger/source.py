@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import grain
@@ -12,13 +12,15 @@ from jax.sharding import Mesh
 
 from remory_jax.actor import Actor
 from remory_jax.data.batch import Batch
-from remory_jax.ledger.actor import LedgerActorConfig
+from remory_jax.ledger.actor import LedgerActorReport, train_ledger_actor
+from remory_jax.ledger.actor_config import LedgerActorConfig
 from remory_jax.ledger.episodes import draw_episodes
 from remory_jax.ledger.task import LedgerTask
 from remory_jax.training.experiment import HeldOut, Request
 
 __all__ = ["LedgerActor", "LedgerData"]
 
+_SAID = 100  # steps between lines about the actor's training
 _ENDLESS = 2**40  # batches; an episode is made when it is asked for
 
 
@@ -73,7 +75,10 @@ class LedgerActor:
 
     def load(self, mesh: Mesh | None) -> Actor:
         """Train it, or load what was trained before."""
-        from remory_jax.ledger.actor import train_ledger_actor
-
-        actor, _ = train_ledger_actor(self.config, self.seed, folder=Path(self.folder))
+        actor, _ = train_ledger_actor(self.config, self.seed, folder=self.folder, on_check=_say)
         return actor
+
+
+def _say(report: LedgerActorReport) -> None:
+    if report.steps % _SAID == 0:
+        print(f"actor: step {report.steps}, {report.full:.2f} nats a value", file=sys.stderr, flush=True)
