@@ -2,7 +2,8 @@
 
 Variant C (key, value, two filler tokens per fact): 8 facts in a history of 64 tokens, 2 of them in the summary, the
 others to be carried by 8 rows. The actor's recipe and the learning rate, batch and steps come from trials on the actor
-seeds 0 to 3; the one below was declared before any result of it was seen.
+seeds 0 to 3; the one below was declared before any result of it was seen. (2610 was, before it: its actor, which ended
+training at its levels after 400 steps, took rows of zeros for something, so the recipe now has a least number of steps.)
 
     python -m launch.train configs/ledger_cpu.py
 """
@@ -15,7 +16,7 @@ from remory_jax.ledger.task import LedgerTask
 from remory_jax.memory import MemoryConfig
 from remory_jax.training.experiment import Experiment, ObjectiveConfig, OptimizerConfig, Stage
 
-ACTOR_SEED = 2610
+ACTOR_SEED = 2611
 
 
 def get_config() -> Experiment:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import textwrap
 from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -40,6 +41,13 @@ def load_experiment(path: str | Path) -> Experiment:
     return found
 
 
+def _kept(text: str) -> str:
+    """The text in lines of 80 columns; what is indented, help keeps as it is."""
+    paragraphs = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    indents = {"initial_indent": " ", "subsequent_indent": " "}
+    return "\n\n".join(textwrap.fill(paragraph, 79, break_on_hyphens=False, **indents) for paragraph in paragraphs)
+
+
 def read_experiment(arguments: list[str], options: T, *, prog: str, text: str | None) -> tuple[Experiment, T]:
     """The experiment whose file is the first argument, with the overrides and options that follow.
 
@@ -60,5 +68,5 @@ def read_experiment(arguments: list[str], options: T, *, prog: str, text: str | 
         ],
         frozen=True,
     )
-    read = tyro.cli(both, args=arguments[1:], prog=f"{prog} {arguments[0]}", description=text)
+    read = tyro.cli(both, args=arguments[1:], prog=f"{prog} {arguments[0]}", description=_kept(text or ""))
     return read.experiment, read.options

@@ -75,7 +75,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (CostModelError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{about}; gap closed = 1 - KL(condition) / KL(summary), intervals {options.level:.0%} paired bootstrap")
+    print(f"{about}. q: the condition, p: the full context; nats.")
+    print(f"closed = 1 - KL(q|p) / KL(q|p) of the summary, with its {options.level:.0%} paired bootstrap interval.\n")
     Console(width=max(80, Console().width), highlight=False).print(shown(table))
     print(f"written: {folder / 'evaluation.json'}, {', '.join(str(path) for path in figures)}")
     return 0

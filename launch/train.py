@@ -16,6 +16,7 @@ import jax
 
 from costmodel_jax.errors import CostModelError
 from launch.configs import read_experiment
+from remory_jax.ledger.actor import LevelNotReachedError
 from remory_jax.training.checkpointing import CheckpointError
 from remory_jax.training.export import export_memory
 from remory_jax.training.loop import train
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
             )
         trained = train(experiment, resume=not options.fresh)
         folder = export_memory(trained)
-    except (CostModelError, CheckpointError, ValueError, OSError) as error:
+    except (CostModelError, CheckpointError, LevelNotReachedError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"{trained.folder}: {int(trained.state.step)} steps; the network is in {folder}", file=sys.stderr)

@@ -85,11 +85,11 @@ def gap_rows(table: list[Gap]) -> list[dict[str, float | str]]:
 
 
 def shown(table: list[Gap]) -> Table:
-    """The table as people read it, at 80 columns."""
+    """The table as people read it, at 80 columns; q is the student, p the teacher."""
     view = Table(box=None, pad_edge=False)
-    view.add_column("condition")
-    for name in ("positions", "reverse KL", "forward KL", "top-1", "gap closed", "95% interval"):
-        view.add_column(name, justify="right")
+    view.add_column("condition", no_wrap=True)
+    for name in ("positions", "KL(q|p)", "KL(p|q)", "top-1", "closed", "interval"):
+        view.add_column(name, justify="right", no_wrap=True)
     for gap in table:
         view.add_row(
             gap.condition,

@@ -54,7 +54,7 @@ class LedgerActorConfig:
     level: float = 0.08  # histories
     text_level: float = 0.25  # summaries: an actor that meets absent keys too, and noise, is less sure of those present
     noisy_level: float = 1.0  # histories with the mean noise
-    min_steps: int = 0
+    min_steps: int = 800  # by then rows of zeros say nothing to it; at its levels alone they still may
     max_steps: int = 4000
     max_seconds: float = 900.0
     check_every: int = 25  # steps

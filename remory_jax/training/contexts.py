@@ -6,15 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from costmodel_jax.pytree import pytree
 from remory_jax.actor import Actor, Cache
 from remory_jax.actor.call import columns
 from remory_jax.data.batch import Ids, Lengths
 
-__all__ = ["Context", "Piece", "begin", "extend", "judged", "marker", "pieces", "rows", "tokens"]
+__all__ = [
+    "Context",
+    "Piece",
+    "adjacent",
+    "begin",
+    "extend",
+    "judged",
+    "marker",
+    "pieces",
+    "repeated",
+    "rows",
+    "sequence",
+    "tokens",
+]
 
 
 @pytree()
@@ -52,14 +66,51 @@ def begin(actor: Actor, batch: int) -> Context:
 
 def tokens(actor: Actor, ids: Ids, lengths: Lengths) -> Piece:
     """Token ids, padded on the right, as a piece."""
-    mask = jnp.arange(ids.shape[1], dtype=jnp.int32)[None, :] < jnp.asarray(lengths)[:, None]
-    return Piece(embeddings=actor.embed(ids), mask=mask)
+    return Piece(embeddings=actor.embed(ids), mask=_real(ids, lengths))
 
 
 def marker(actor: Actor, ids: Sequence[int], batch: int) -> Piece:
     """The same ids in every row."""
-    repeated = jnp.broadcast_to(jnp.asarray(ids, jnp.int32)[None, :], (batch, len(ids)))
-    return tokens(actor, repeated, jnp.full(batch, len(ids), jnp.int32))
+    return tokens(actor, *repeated(ids, batch))
+
+
+def repeated(ids: Sequence[int], batch: int) -> tuple[Ids, Lengths]:
+    """The same ids in every row, and their lengths."""
+    rows = jnp.broadcast_to(jnp.asarray(ids, jnp.int32)[None, :], (batch, len(ids)))
+    return rows, jnp.full(batch, len(ids), jnp.int32)
+
+
+def sequence(actor: Actor, *parts: tuple[Ids, Lengths]) -> tuple[Piece, Int[Array, "batch length"]]:
+    """Token ids one part after another, each padded on the right, as a piece whose real rows are adjacent.
+
+    Returns:
+      the piece, padded on the left, and the number of the part that each of its rows is of.
+    """
+    mask = jnp.concatenate([_real(ids, lengths) for ids, lengths in parts], axis=1)
+    ids = jnp.concatenate([jnp.asarray(ids, jnp.int32) for ids, _ in parts], axis=1)
+    part = jnp.concatenate([jnp.full(ids.shape, number, jnp.int32) for number, (ids, _) in enumerate(parts)], axis=1)
+    mask, (ids, part) = adjacent(mask, (ids, part))
+    return Piece(embeddings=actor.embed(ids), mask=mask), part
+
+
+def adjacent(mask: Bool[Array, "batch length"], values: Any) -> tuple[Bool[Array, "batch length"], Any]:
+    """Move all padding to the left.
+
+    Attention does not care where padding stands; short convolutions and recurrent states do not reach across it.
+
+    Args:
+      values: a tree of arrays [B, S, ...].
+    """
+    order = jnp.argsort(mask, axis=1, stable=True)
+
+    def moved(value: Array) -> Array:
+        return jnp.take_along_axis(value, order.reshape(*order.shape, *(1,) * (value.ndim - 2)), axis=1)
+
+    return moved(mask), jax.tree.map(moved, values)
+
+
+def _real(ids: Ids, lengths: Lengths) -> Bool[Array, "batch length"]:
+    return jnp.arange(ids.shape[1], dtype=jnp.int32)[None, :] < jnp.asarray(lengths)[:, None]
 
 
 def rows(actor: Actor, soft: Float[Array, "batch length d"], mask: Bool[Array, "batch length"]) -> Piece:
@@ -81,6 +132,7 @@ def extend(
     """Run the actor over a piece that follows a context, which can be used again.
 
     Args:
+      piece: may be padded on both sides; see `adjacent` for what stands between real rows.
       taps, stop: as ``taps`` and ``stop_after_layer`` of `Actor`.
       options: further arguments of `Actor`.
 

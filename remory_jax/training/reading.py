@@ -12,16 +12,29 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from costmodel_jax.pytree import pytree
 from remory_jax.actor import Actor
 from remory_jax.actor.sharding import Sharding
-from remory_jax.data.batch import Batch
+from remory_jax.data.batch import Batch, Ids, Lengths
 from remory_jax.data.template import Template
 from remory_jax.memory import MemoryNetwork
 from remory_jax.memory.encoding import Rows, Source, Summary, encode
-from remory_jax.training.contexts import Context, Piece, begin, extend, judged, marker, pieces, rows, tokens
+from remory_jax.training.contexts import (
+    Context,
+    Piece,
+    adjacent,
+    begin,
+    extend,
+    judged,
+    marker,
+    pieces,
+    repeated,
+    rows,
+    sequence,
+    tokens,
+)
 from remory_jax.training.experiment import EncodingConfig
 
 __all__ = ["Reading", "read", "respond"]
@@ -75,9 +88,10 @@ def read(
     layers = network.config.target_layer_ids
     prefix, _, _ = extend(actor, begin(actor, size), tokens(actor, batch.prefix, batch.prefix_length))
     response = tokens(actor, batch.response, batch.response_length)
-    histories = [tokens(actor, *given) for given in zip(batch.histories, batch.history_lengths, strict=True)]
+    histories = list(zip(batch.histories, batch.history_lengths, strict=True))
     single = len(histories) == 1
-    whole = pieces(*histories, response)
+    past, _ = sequence(actor, *histories)
+    whole = pieces(past, response)
     _, hidden, taps = extend(actor, prefix, whole, taps=layers if single else (), use_cache=False)
     assert hidden is not None
     teacher = judged(prefix, hidden, whole.mask, response.mask.shape[1])
@@ -87,30 +101,32 @@ def read(
         return _features(actor, extend(actor, prefix, piece, taps=layers, stop=max(layers), use_cache=False)[2])
 
     memory: Rows | None = None
-    before: list[Piece] = []
+    shown: Piece | None = None
+    remembered: tuple[Piece, Array] | None = None
     summarised = prefix
     for boundary, history in enumerate(histories):
         last = boundary == len(histories) - 1
-        source = pieces(*before, history)
+        source, depth = (past, None) if single else _source(shown, remembered, tokens(actor, *history))
         features = _features(actor, taps[:, :, : source.mask.shape[1]]) if single else features_of(source)
         if not (encoding.through_memory and last):
             features = jax.lax.stop_gradient(features)
         ids, lengths = batch.summaries[boundary], batch.summary_lengths[boundary]
-        summarised, summary, shown = _summarise(actor, prefix, template, tokens(actor, ids, lengths))
+        summarised, summary, shown = _summarise(actor, prefix, template, ids, lengths)
         sound &= _finite(features, source.mask)
         if summary is not None:
             sound &= _finite(summary.states, summary.mask)
             summary = replace(summary, states=_only(sound, summary.states))
         memory = encode(
             network,
-            Source(features=_only(sound, features), mask=source.mask, depth=_depth(before, memory, history)),
+            Source(features=_only(sound, features), mask=source.mask, depth=depth),
             summary,
             features_of=lambda soft, mask: features_of(rows(actor, soft, mask)),
             short_blocks=encoding.short_blocks,
+            at_once=encoding.at_once,
         )
         if earlier is not None and boundary == len(histories) - 2:
             memory = earlier(memory)
-        before = [*shown, *_remembered(actor, memory, template)]
+        remembered = _remembered(actor, memory, template)
     assert memory is not None  # a batch has a boundary
     return Reading(
         prefix=prefix,
@@ -130,8 +146,7 @@ def respond(
     Args:
       memory: None for a context that has no memory, and no markers of it.
     """
-    remembered = [] if memory is None else _remembered(actor, memory, template)
-    piece = pieces(*remembered, response)
+    piece = response if memory is None else pieces(_remembered(actor, memory, template)[0], response)
     _, hidden, _ = extend(actor, context, piece, use_cache=False, remat=remat)
     assert hidden is not None
     return judged(context, hidden, piece.mask, response.mask.shape[1])
@@ -146,32 +161,38 @@ def _features(actor: Actor, taps: Float[Array, "taps batch rows ..."]) -> Float[
 
 
 def _summarise(
-    actor: Actor, prefix: Context, template: Template, summary: Piece
-) -> tuple[Context, Summary | None, list[Piece]]:
-    """The context after a summary, the states that condition the network, and the pieces it is made of."""
-    if summary.mask.shape[1] == 0:
-        return prefix, None, []
-    size = len(summary.mask)
-    opening, closing = (marker(actor, ids, size) for ids in (template.s_open, template.s_close))
-    context, hidden, _ = extend(actor, prefix, pieces(opening, summary, closing))
+    actor: Actor, prefix: Context, template: Template, ids: Ids, lengths: Lengths
+) -> tuple[Context, Summary | None, Piece | None]:
+    """The context after a summary, the states that condition the network, and the piece it is."""
+    if ids.shape[1] == 0:
+        return prefix, None, None
+    size = len(lengths)
+    piece, part = sequence(actor, repeated(template.s_open, size), (ids, lengths), repeated(template.s_close, size))
+    context, hidden, _ = extend(actor, prefix, piece)
     assert hidden is not None
-    states = jax.lax.dynamic_slice_in_dim(hidden, len(template.s_open), summary.mask.shape[1], axis=1)
-    return context, Summary(states=states, mask=summary.mask), [opening, summary, closing]
+    return context, Summary(states=hidden, mask=piece.mask & (part == 1)), piece
 
 
-def _remembered(actor: Actor, memory: Rows, template: Template) -> list[Piece]:
+def _remembered(actor: Actor, memory: Rows, template: Template) -> tuple[Piece, Int[Array, "batch rows"]]:
+    """Memory rows between their markers, and of each row the depth of its node, 0 for markers."""
     size = len(memory.mask)
     opening, closing = (marker(actor, ids, size) for ids in (template.m_open, template.m_close))
-    return [opening, rows(actor, memory.rows, memory.mask), closing]
+    piece = pieces(opening, rows(actor, memory.rows, memory.mask), closing)
+    depth = jnp.pad(memory.depth, ((0, 0), (len(template.m_open), len(template.m_close))))
+    mask, (embeddings, depth) = adjacent(piece.mask, (piece.embeddings, depth))
+    return Piece(embeddings=embeddings, mask=mask), depth
 
 
-def _depth(before: list[Piece], memory: Rows | None, history: Piece) -> Array | None:
-    """Of each source row: that of the memory node it was, 0 for tokens."""
-    if memory is None:
-        return None
-    depths = [jnp.zeros(piece.mask.shape, jnp.int32) for piece in (*before, history)]
-    depths[-3] = jnp.where(memory.mask, memory.depth, 0)  # before the closing marker and the history
-    return jnp.concatenate(depths, axis=1)
+def _source(shown: Piece | None, remembered: tuple[Piece, Array] | None, history: Piece) -> tuple[Piece, Array | None]:
+    """What a context holds at a boundary: the summary and memory before it, and the new history; and rows' depths."""
+    if remembered is None:
+        return history, None
+    memory, depth = remembered
+    whole = pieces(*([] if shown is None else [shown]), memory, history)
+    after = history.mask.shape[1]
+    depth = jnp.pad(depth, ((0, 0), (whole.mask.shape[1] - after - depth.shape[1], after)))
+    mask, (embeddings, depth) = adjacent(whole.mask, (whole.embeddings, depth))
+    return Piece(embeddings=embeddings, mask=mask), depth
 
 
 def _finite(values: Float[Array, "batch rows *d"], mask: Bool[Array, "batch rows"]) -> Bool[Array, " batch"]:

@@ -22,9 +22,10 @@ VOCABULARY = 40
 TEMPLATE = Template(s_open=(1,), s_close=(2,), m_open=(3, 4), m_close=(5,))
 
 
-def tiny_actor(**options: Any) -> Actor:
+def tiny_actor(model_type: str = "llama", **options: Any) -> Actor:
+    """``conv_llama`` has short convolutions, which do not reach across padding."""
     config = {
-        "model_type": "llama",
+        "model_type": model_type,
         "hidden_size": 16,
         "intermediate_size": 24,
         "num_hidden_layers": 3,
@@ -33,7 +34,12 @@ def tiny_actor(**options: Any) -> Actor:
         "vocab_size": VOCABULARY,
         "tie_word_embeddings": False,
     }
-    return init_actor(ActorConfig.from_hf(config), seed=1, **options)
+    actor = init_actor(ActorConfig.from_hf(config), seed=1, **options)
+    for group in actor.weights["groups"]:
+        for layer in group:
+            if "convolution" in layer:  # they start as nothing
+                layer["convolution"] = layer["convolution"] + 0.3
+    return actor
 
 
 def tiny_config(**changes: Any) -> MemoryConfig:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tiny
 
+import launch.evaluate
 from costmodel_jax.errors import InputError
 from remory_jax.memory import load_memory
 from remory_jax.memory.fingerprint import fingerprint
@@ -20,6 +21,8 @@ from remory_jax.training.export import export_memory, load_trained
 from remory_jax.training.loop import check, train
 from remory_jax.training.metrics import read_metrics
 from remory_jax.training.placement import mesh_of
+
+CONFIG = str(Path(__file__).with_name("tiny.py"))
 
 
 class StopError(Exception):
@@ -44,11 +47,13 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(loop, "make_step", make_step)
 
 
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     experiment = replace(tiny.get_config(), display="off")
     whole = train(replace(experiment, folder=str(tmp_path / "whole")))
     lines = read_metrics(whole.folder, kind=None)
-    assert [line["step"] for line in lines if line["kind"] == "train"] == [*range(3, 40, 3), 40][: len(lines)]
+    assert [line["step"] for line in lines if line["kind"] == "train"] == [*range(3, 40, 3), 40]
     probes = [line for line in lines if line["kind"] == "probe"]
     assert [line["step"] for line in probes] == [10, 20, 30, 40]
     assert {"reverse_kl", "forward_kl", "own_minus_shuffled", "agreement", "gate"} <= set(probes[0])
@@ -65,6 +70,12 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypatch
 
     folder = export_memory(whole)
     assert export_memory(whole) == folder  # once
+    assert launch.evaluate.main([CONFIG, "--folder", str(tmp_path / "whole"), "--batch", "8", "--batches", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "summary + memory" in said
+    assert "shuffled memory" in said
+    assert {path.name for path in whole.folder.iterdir()} >= {"evaluation.json", "kl_by_position.png", "training.csv"}
+
     _, params, _ = load_trained(whole.experiment, whole.actor, mesh_of(experiment.mesh))
     for left, right in zip(jax.tree.leaves(params), jax.tree.leaves(whole.state.params), strict=True):
         np.testing.assert_array_equal(left, right)
