@@ -3,7 +3,7 @@
 Variant C (key, value, two filler tokens per fact): 8 facts in a history of 64 tokens, 2 of them in the summary, the
 others to be carried by 8 rows. The actor's recipe and the learning rate, batch and steps come from trials on the actor
 seeds 0 to 3; the one below was declared before any result of it was seen. (2610 was, before it: its actor, which ended
-training at its levels after 400 steps, took rows of zeros for something, so the recipe now has a least number of steps.)
+training at its levels after 400 steps, took rows of zeros for something. So the recipe has a least number of steps.)
 
     python -m launch.train configs/ledger_cpu.py
 """

@@ -19,7 +19,9 @@ if (($#)); then
 fi
 # In several runs: a process that has compiled thousands of programs aborts inside XLA.
 models=(tests/actor/test_parity.py tests/actor/test_interface.py)
-tests --ignore=tests/actor tests -m "not slow"
+networks=(tests/data tests/evaluation tests/ledger tests/memory tests/objective tests/training)
+tests --ignore=tests/actor "${networks[@]/#/--ignore=}" tests -m "not slow"
+tests "${networks[@]}" -m "not slow"
 tests "${models[@]}" -m "not slow"
 tests "${models[@]/#/--ignore=}" tests/actor -m "not slow"
 tests tests -m slow

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-__all__ = ["AXES", "make_mesh"]
+__all__ = ["AXES", "make_mesh", "platform"]
 
 AXES = ("data", "fsdp", "tensor")
 """``data``: batch. ``fsdp``: batch, and parameters and optimizer state at rest. ``tensor``: heads, FFN, vocabulary."""
@@ -50,3 +50,9 @@ def make_mesh(*, data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Sequen
     if devices == jax.devices():
         return jax.make_mesh(shape_of, AXES, axis_types=(AxisType.Auto,) * len(AXES))
     return Mesh(np.asarray(devices).reshape(shape_of), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def platform() -> str:
+    """What is being traced for: the platform of the mesh in context, which need not be here, or the default backend."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else str(device.platform)

@@ -18,6 +18,7 @@ __all__ = [
     "kimi_delta_attention",
     "latent_attention",
     "mixture_of_experts",
+    "short_convolution",
     "swiglu",
 ]
 
@@ -52,7 +53,7 @@ def _delta_rule(heads: int, key_dim: int, value_dim: int) -> StateTerm:
     return StateTerm("delta rule", 7 * heads * key_dim * value_dim, f"7 x {heads} heads x {key_dim} x {value_dim}")
 
 
-def _short_convolution(channels: int, taps: int) -> StateTerm:
+def short_convolution(channels: int, taps: int) -> StateTerm:
     """A causal convolution of each channel with its own ``taps`` weights."""
     return StateTerm("short convolution", 2 * taps * channels, f"2 x {taps} taps x {channels} channels")
 
@@ -72,7 +73,7 @@ def gated_deltanet(hidden: int, key_heads: int, value_heads: int, key_dim: int, 
             Weight("in_proj_a", hidden, value_heads),
             Weight("out_proj", values, hidden),
         ),
-        state=(_delta_rule(value_heads, key_dim, value_dim), _short_convolution(2 * keys + values, taps)),
+        state=(_delta_rule(value_heads, key_dim, value_dim), short_convolution(2 * keys + values, taps)),
     )
 
 
@@ -92,7 +93,7 @@ def kimi_delta_attention(hidden: int, heads: int, head_dim: int, taps: int) -> M
             Weight("g_b_proj", head_dim, width),
             Weight("o_proj", width, hidden),
         ),
-        state=(_delta_rule(heads, head_dim, head_dim), _short_convolution(3 * width, taps)),
+        state=(_delta_rule(heads, head_dim, head_dim), short_convolution(3 * width, taps)),
     )
 
 

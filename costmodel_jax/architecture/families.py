@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from costmodel_jax.architecture.blocks import attention, gated_deltanet
+from costmodel_jax.architecture.blocks import attention, gated_deltanet, short_convolution
 from costmodel_jax.architecture.config import Fields
 from costmodel_jax.architecture.glm import glm4_moe_lite, glm5_next, glm_moe_dsa
 from costmodel_jax.architecture.layers import Layer, Mixer
@@ -54,6 +54,13 @@ def _attention(
 
 def _llama(f: Fields) -> tuple[Layer, ...]:
     return stack([_attention(f, kv_heads=None, head_dim=None)] * depth_of(f), [swiglu_of(f)] * depth_of(f))
+
+
+def _conv_llama(f: Fields) -> tuple[Layer, ...]:
+    """Llama with a residual short convolution before each layer; remory_jax's own, for models made from scratch."""
+    convolution = short_convolution(hidden_of(f), f.integer("conv_kernel", default=4, minimum=2))
+    mixer = replace(_attention(f, kv_heads=None, head_dim=None), state=(convolution,))
+    return stack([mixer] * depth_of(f), [swiglu_of(f)] * depth_of(f))
 
 
 def _qwen3(f: Fields) -> tuple[Layer, ...]:
@@ -126,6 +133,7 @@ _BUILDERS: tuple[tuple[str, Callable[[Fields], tuple[Layer, ...]], bool], ...] =
     ("glm_moe_dsa", glm_moe_dsa, False),
     ("glm5_next", glm5_next, True),
     ("gpt_oss", _gpt_oss, False),
+    ("conv_llama", _conv_llama, False),
 )
 
 FAMILIES: Mapping[str, Family] = {
@@ -133,4 +141,7 @@ FAMILIES: Mapping[str, Family] = {
     for name, layers, wrapped in _BUILDERS
     for model_type in ((name, f"{name}_text") if wrapped else (name,))
 }
-"""``model_type`` -> family; ``*_text`` is the language model inside a wrapper of several modalities."""
+"""``model_type`` -> family; ``*_text`` is the language model inside a wrapper of several modalities.
+
+``conv_llama`` alone is ours and not in transformers.
+"""

@@ -17,7 +17,7 @@ from jaxtyping import Array, Int
 from costmodel_jax.pytree import pytree
 from remory_jax.actor.call import Places
 
-__all__ = ["SLOTS", "Cache", "Memory", "append", "layer_of", "room", "store", "widen"]
+__all__ = ["SLOTS", "Cache", "Memory", "layer_of", "lengthen", "room", "store", "widen"]
 
 Memory = Mapping[str, Array]
 """Buffers of one kind of layer, stacked over the layers of that kind in a group: [R, B, ...]."""
@@ -26,9 +26,27 @@ SLOTS = frozenset({"k", "v", "latent", "rope", "index_k", "index_gate"})
 """Names of full attention's buffers, whose third dimension is the slot."""
 
 
-def append(buffer: Array, layer: Array | int, slot: Array | None, new: Array) -> Array:
+def lengthen(
+    memory: Memory | None, layer: Array | int, slot: Int[Array, ""] | None, now: Memory
+) -> tuple[Memory, Memory]:
+    """What full attention sees of one layer: its slots and the new columns ``now`` [B, S, ...]; and the buffers after.
+
+    With a slot to write to, the new columns go into the buffers from there on. Without one nothing is kept: they stand
+    behind the layer's slots, and the other layers' buffers need no room for them.
+    """
+    if memory is None:
+        return now, now
+    if slot is None:
+        held = {name: layer_of(memory[name], layer) for name in now}
+        return {
+            name: jnp.concatenate([held[name], new.astype(held[name].dtype)], axis=1) for name, new in now.items()
+        }, {}
+    after = {name: _append(memory[name], layer, slot, new) for name, new in now.items()}
+    return {name: layer_of(after[name], layer) for name in now}, after
+
+
+def _append(buffer: Array, layer: Array | int, slot: Int[Array, ""], new: Array) -> Array:
     """Write ``new`` [B, S, ...] into the slots from ``slot`` on of one layer of [R, B, slots, ...]."""
-    assert slot is not None  # a call with a cache has one
     start = (jnp.asarray(layer, jnp.int32), jnp.int32(0), slot, *(jnp.int32(0),) * (buffer.ndim - 3))
     return jax.lax.dynamic_update_slice(buffer, new[None].astype(buffer.dtype), start)
 

@@ -62,8 +62,8 @@ class Call:
     """The part of one forward pass that is the same for every layer."""
 
     tokens: Tokens  # the new columns
-    keys: Tokens  # what full attention sees: the slots after this call's writes, or the new columns
-    slot: Int[Array, ""] | None  # first slot written; None without an incoming cache
+    keys: Tokens  # what full attention sees: the slots after this call's writes, or those before it and the new columns
+    slot: Int[Array, ""] | None  # first slot written; None where no slots come in, or none go out
     rings: Mapping[int, Ring]
     rotations: Mapping[Rotary, Rotation]
     before: Places | None
@@ -73,7 +73,7 @@ class Call:
 
     @property
     def aligned(self) -> bool:
-        """Whether the keys are the new columns themselves."""
+        """Whether the last keys are the new columns, in order, and the others came before them."""
         return self.slot is None
 
 
@@ -116,8 +116,16 @@ def windows(config: ActorConfig) -> tuple[int, ...]:
 
 
 def taps(config: ActorConfig) -> int:
-    """Past inputs the short convolutions need."""
-    return max((layer.mixer.kernel - 1 for layer in config.layers if isinstance(layer.mixer, DeltaNet)), default=0)
+    """Past inputs the short convolutions need.
+
+    Raises:
+      ValueError: convolutions of different lengths, which would need a history each.
+    """
+    kernels = {layer.mixer.kernel for layer in config.layers if isinstance(layer.mixer, DeltaNet)}
+    kernels |= {layer.convolution for layer in config.layers if layer.convolution}
+    if len(kernels) > 1:
+        raise ValueError(f"short convolutions of {sorted(kernels)} taps in one model; they must have the same number")
+    return max(kernels, default=1) - 1
 
 
 def rotaries(config: ActorConfig) -> frozenset[Rotary]:
@@ -135,6 +143,7 @@ def begin(
     *,
     sharding: Sharding,
     capacity: int,
+    keep: bool = True,
     attention: str | None = None,
     delta: str | None = None,
 ) -> tuple[Call, Places]:
@@ -146,6 +155,7 @@ def begin(
       positions: for the rotary angles; by default each segment counts from 0, on from the cache.
       before: the incoming cache's bookkeeping.
       capacity: slots of full attention in the cache that goes out, where none came in.
+      keep: a cache goes out, and an incoming one has room for the new columns; else they are seen behind its slots.
 
     Returns:
       the call, and the bookkeeping after it.
@@ -161,6 +171,8 @@ def begin(
     rings = {window: _ring(start.rings[window], tokens, window, fresh=before is None) for window in windows(config)}
     if before is None:
         full = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, capacity - length))), tokens)
+    elif not keep:
+        full = concatenate(before.full, tokens)
     else:
         full = jax.tree.map(
             lambda old, new: jax.lax.dynamic_update_slice(old, new, (0, before.used)), start.full, tokens
@@ -174,7 +186,7 @@ def begin(
     call = Call(
         tokens=tokens,
         keys=tokens if before is None else full,
-        slot=None if before is None else before.used,
+        slot=None if before is None or not keep else before.used,
         rings=rings,
         rotations={rotary: rotation(rotary, positions) for rotary in rotaries(config)},
         before=before,

@@ -167,6 +167,13 @@ class LayerConfig:
 
     mixer: SoftmaxAttention | LatentAttention | DeltaNet
     feed_forward: DenseMLP | Experts
+    convolution: int = 0  # taps of a residual, depthwise, causal convolution before the layer; 0: none
+
+    def __post_init__(self) -> None:
+        if self.convolution < 0 or self.convolution == 1:
+            raise ValueError(
+                f"convolution = {self.convolution} taps: 0 for none, or at least 2 to reach a token before"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from remory_jax.actor.cache import Memory
+from remory_jax.actor.cache import Memory, layer_of, store
 from remory_jax.actor.call import Call
 from remory_jax.actor.config import ActorConfig, DeltaNet, DenseMLP, LatentAttention, LayerConfig, SoftmaxAttention
+from remory_jax.actor.delta import short_convolution
 from remory_jax.actor.delta_net import delta_net, delta_net_parameters
 from remory_jax.actor.groups import Group, repeating_groups
 from remory_jax.actor.hyper import collapse, expand, hyper_parameters
@@ -80,6 +81,15 @@ def _layer_parameters(config: ActorConfig, layer: LayerConfig) -> dict[str, Any]
         "feed_norm": norm("post_attention_layernorm.weight", ("embed", hidden)),
         "feed": feeding,
     }
+    if layer.convolution:
+        if config.hyper is not None:
+            raise ValueError("a residual convolution and hyper-connections in one model: no model has both")
+        found["convolution"] = Parameter(
+            shape=(hidden, layer.convolution),
+            axes=("embed", None),
+            stored=(Stored(name="residual_conv.weight", shape=(hidden, 1, layer.convolution)),),
+            init="zeros",
+        )
     if config.hyper is not None:
         found["mixer_hyper"] = hyper_parameters(config.hyper, hidden, "attn")
         found["feed_hyper"] = hyper_parameters(config.hyper, hidden, "ffn")
@@ -113,7 +123,7 @@ def run_layers(
       the last layer's output, the tapped outputs, and the buffers (None without ``keep``).
     """
     # The last row takes what nobody asked for, so that a scan can write without asking which layer it is at.
-    tapped = jnp.zeros((len(taps) + 1, *x.shape), x.dtype)
+    tapped = call.sharding.constrain_taps(jnp.zeros((len(taps) + 1, *x.shape), x.dtype))
     slots = [taps.index(index) if index in taps else len(taps) for index in range(len(config.layers))]
     carry = (x, tapped, _no_selection(config, x, call, memory))
     kept: list[tuple[Memory, ...]] = []
@@ -125,9 +135,9 @@ def run_layers(
         block = functools.partial(_block, config, group, call=call, keep=keep, remat=remat)
         targets = jnp.asarray([slots[group.first :][i] for i in range(group.repeats * len(group.pattern))], jnp.int32)
         targets = targets.reshape(group.repeats, len(group.pattern))
-        carry, after = _repeat(block, carry, stack, held, targets, whole, group.repeats)
+        carry, after = _repeat(block, carry, stack, held, targets, whole, group.repeats, keep)
         if rest:  # the call ends inside the pattern; what these layers would remember is not wanted
-            held = None if held is None else after
+            held = after if keep and held is not None else held
             picked = [_pick(layer, whole) for layer in stack]
             carry, _ = block(carry, picked, held, targets[whole], whole, only=rest)
         kept.append(after or ())
@@ -136,31 +146,36 @@ def run_layers(
 
 
 def _repeat(
-    block: Any, carry: Any, stack: Any, held: Any, targets: Array, count: int, stacked_count: int
+    block: Any, carry: Any, stack: Any, held: Any, targets: Array, count: int, stacked_count: int, keep: bool
 ) -> tuple[Any, Any]:
-    """Scan ``count`` of a group's ``stacked_count`` repeats; an incoming cache is carried, and so updated in place."""
+    """Scan ``count`` of a group's ``stacked_count`` repeats.
+
+    An incoming cache that is to be kept is carried, and so updated in place; one that is only read is not, or `remat`
+    would save all of it for every layer.
+    """
+    own = held if keep else None
     if count == 0:
         return carry, held
     if stacked_count == 1:
         carry, after = block(carry, [_pick(layer, 0) for layer in stack], held, targets[0], 0)
-        return carry, after if held is not None else jax.tree.map(lambda value: value[None], after)
+        return carry, after if own is not None else jax.tree.map(lambda value: value[None], after)
 
     def step(state: tuple[Any, Any], index: Array, layers: Any) -> tuple[tuple[Any, Any], Any]:
-        carry, held = state
-        carry, after = block(carry, layers, held, targets[index], index)
-        return (carry, after if held is not None else None), None if held is not None else after
+        carry, mine = state
+        carry, after = block(carry, layers, held if mine is None else mine, targets[index], index)
+        return (carry, None if mine is None else after), after if mine is None else None
 
     if count == stacked_count:
         body = lambda state, inputs: step(state, *inputs)  # noqa: E731
-        (carry, held_after), fresh = jax.lax.scan(body, (carry, held), (jnp.arange(count, dtype=jnp.int32), stack))
+        (carry, own), fresh = jax.lax.scan(body, (carry, own), (jnp.arange(count, dtype=jnp.int32), stack))
     else:
         # Scanning a slice of the stack would copy it; picking each repeat's weights inside does not, and recomputing
         # in the backward pass keeps autodiff from saving what was picked.
         picked = jax.checkpoint(
             lambda state, index: step(state, index, [_pick(layer, index) for layer in stack]), prevent_cse=False
         )
-        (carry, held_after), fresh = jax.lax.scan(picked, (carry, held), jnp.arange(count, dtype=jnp.int32))
-    return carry, held_after if held is not None else fresh
+        (carry, own), fresh = jax.lax.scan(picked, (carry, own), jnp.arange(count, dtype=jnp.int32))
+    return carry, fresh if own is None else own
 
 
 def _pick(tree: Any, index: Array | int) -> Any:
@@ -185,13 +200,13 @@ def _block(
     x, tapped, selected = carry
     after = []
     for position, layer in enumerate(group.pattern[:only]):
-        apply: Callable[..., Any] = functools.partial(_layer, config, layer, call=call)
+        apply: Callable[..., Any] = functools.partial(_layer, config, layer, call=call, keep=keep)
         if remat:
             apply = jax.checkpoint(apply, prevent_cse=False)
         memory = None if held is None else held[position]
         x, selected, stored = apply(layers[position], x, selected, memory, index)
         tapped = jax.lax.dynamic_update_index_in_dim(tapped, x, targets[position], axis=0)
-        after.append(stored if keep or memory is not None else {})
+        after.append(stored)
     return (x, tapped, selected), tuple(after)
 
 
@@ -205,9 +220,16 @@ def _layer(
     index: Array | int,
     *,
     call: Call,
+    keep: bool,
 ) -> tuple[Array, Array | None, Memory]:
-    """``x += mixer(norm(x)); x += feed_forward(norm(x))``, each through hyper-connections where the model has them."""
+    """``x += mixer(norm(x)); x += feed_forward(norm(x))``, each through hyper-connections where the model has them.
+
+    Before both, where the layer has one, ``x += convolution(x)``.
+    """
     mixer, block = layer.mixer, layer.feed_forward
+    past: Memory = {}
+    if layer.convolution:
+        x, past = _convolve(weights["convolution"], x, call, memory, index)
     inner, mixing = _enter(config, weights.get("mixer_hyper"), x)
     inner = rms_norm(inner, weights["mixer_norm"], config.norm)
     if isinstance(mixer, LatentAttention):
@@ -226,7 +248,23 @@ def _layer(
         y = dense_mlp(block, weights["feed"], inner)
     else:
         y = mixture(block, weights["feed"], inner, call.sharding)
-    return call.sharding.constrain(_leave(x, y, mixing)), selected, after
+    return call.sharding.constrain(_leave(x, y, mixing)), selected, {**after, **past} if keep else {}
+
+
+def _convolve(
+    weight: Float[Array, "d taps"],
+    x: Float[Array, "batch length d"],
+    call: Call,
+    memory: Memory | None,
+    index: Array | int,
+) -> tuple[Float[Array, "batch length d"], Memory]:
+    """``x + convolution(x)``; the buffer is its last inputs, [R, B, taps - 1, D]."""
+    held = None if memory is None else layer_of(memory["residual_past"], index)
+    before = None if memory is None or call.before is None else call.before.recent
+    y, past, _ = short_convolution(
+        x, weight, segment_ids=call.tokens.segments, history=held, history_segment_ids=before
+    )
+    return x + y, {"residual_past": past if memory is None else store(memory["residual_past"], index, past)}
 
 
 def _enter(config: ActorConfig, weights: Weights | None, x: Array) -> tuple[Array, Any]:

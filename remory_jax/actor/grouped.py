@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from remory_jax.mesh import platform
+
 __all__ = ["grouped_dot"]
 
 
@@ -22,13 +24,13 @@ def grouped_dot(
     Args:
       sizes: rows of each group. Rows beyond their sum belong to none; what comes out for them is finite and no more.
       implementation: "ragged", `jax.lax.ragged_dot`; "tiled", which on CPU does not, as ragged_dot there does, multiply
-        every row with every matrix. None chooses by backend.
+        every row with every matrix. None chooses by platform.
 
     Raises:
       ValueError: an unknown implementation.
     """
     if implementation is None:
-        implementation = "tiled" if jax.default_backend() == "cpu" else "ragged"
+        implementation = "tiled" if platform() == "cpu" else "ragged"
     if implementation == "ragged":
         return jax.lax.ragged_dot(rows, jax.lax.stop_gradient(matrices), sizes)
     if implementation == "tiled":

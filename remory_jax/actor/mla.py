@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from remory_jax.actor.attention import attention
-from remory_jax.actor.cache import Memory, append, layer_of
+from remory_jax.actor.cache import Memory, lengthen
 from remory_jax.actor.call import Call
 from remory_jax.actor.config import LatentAttention, Norm
 from remory_jax.actor.norms import rms_norm
@@ -95,11 +95,7 @@ def latent_attention(
     if indexer is not None and not indexer.shared:
         now |= index_keys(indexer, weights, x, call, mixer.rotary)
 
-    if memory is None:
-        after, seen = now, now
-    else:
-        after = {name: append(memory[name], layer, call.slot, now[name]) for name in now}
-        seen = {name: layer_of(after[name], layer) for name in now}
+    seen, after = lengthen(memory, layer, call.slot, now)
     if indexer is not None and not indexer.shared:
         selected = select(indexer, weights, x, query_latent, seen, call, mixer.rotary)
 

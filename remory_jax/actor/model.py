@@ -113,7 +113,8 @@ class Actor:
           cache: from an earlier call's output. It is not changed: calling twice with the same cache branches it.
           taps: decoder layers whose outputs are wanted, from 0, in any order.
           stop_after_layer: run no layer after this one, where only taps are wanted: ``hidden`` and ``cache`` are None.
-          use_cache: build ``cache``; under `jax.jit` an unused one costs nothing anyway.
+          use_cache: build ``cache``. Without, a call that has an incoming one needs no room in it: each layer sees the
+            new columns behind what the cache holds.
           capacity: slots of the cache that goes out, padding included; by default what the call itself needs. A full
             cache grows by itself, which under `jax.jit` it cannot: there an overflow makes every output NaN.
           remat: recompute layers in the backward pass instead of keeping their insides.
@@ -134,8 +135,9 @@ class Actor:
         for name, value in (("positions", positions), ("segment_ids", segment_ids)):
             if value is not None and value.shape != (batch, length):
                 raise ValueError(f"{name} has shape {value.shape}; it needs one value per token, {(batch, length)}")
+        keep = use_cache and stop_after_layer is None
         if cache is not None:
-            cache = self._with_room(cache, batch, length, capacity)
+            cache = self._with_room(cache, batch, length, capacity, keep)
         elif capacity is not None and capacity < length:
             raise ValueError(f"capacity = {capacity} is less than the {length} tokens of this call")
         return _forward(
@@ -147,7 +149,7 @@ class Actor:
             taps=taps,
             depth=len(self.config.layers) if stop_after_layer is None else stop_after_layer + 1,
             finish=stop_after_layer is None,
-            keep=use_cache and stop_after_layer is None,
+            keep=keep,
             capacity=length if capacity is None else capacity,
             remat=remat,
             attention=attention,
@@ -164,10 +166,12 @@ class Actor:
                 after = "" if stop is None else f" and stops after layer {stop}"
                 raise ValueError(f"tap {tap} is out of range: this model has layers 0 to {depth - 1}{after}")
 
-    def _with_room(self, cache: Cache, batch: int, length: int, capacity: int | None) -> Cache:
+    def _with_room(self, cache: Cache, batch: int, length: int, capacity: int | None, keep: bool) -> Cache:
         rows = cache.places.segment.shape[0]
         if rows != batch:
             raise ValueError(f"the cache holds {rows} rows and the call {batch}; cache.take repeats or reorders rows")
+        if not keep:
+            return cache
         needed = capacity or 0
         if not has_tracer(cache.used) and int(cache.used) + length > cache.capacity:
             needed = max(needed, room(int(cache.used) + length))
@@ -191,7 +195,11 @@ class Actor:
 @jax.jit
 def _embed(actor: Actor, ids: Int[Array, "batch length"]) -> Float[Array, "batch length d"]:
     table = jax.lax.stop_gradient(actor.weights["embed"])
-    return jnp.take(table, ids, axis=0, mode="fill", fill_value=jnp.nan)
+    sharding = Sharding(mesh=actor.mesh, rules=actor.rules, batch=ids.shape[0])
+    # Brought together along its width first: rows that lie in parts over the batch's own axis cannot be looked up
+    # without the partitioner holding the whole batch's embeddings on every device.
+    rows = jnp.take(sharding.whole(table, "vocab"), ids, axis=0, mode="fill", fill_value=jnp.nan)
+    return sharding.constrain(rows)
 
 
 @jax.jit
@@ -233,6 +241,7 @@ def _forward(
         None if cache is None else cache.places,
         sharding=sharding,
         capacity=capacity,
+        keep=keep,
         attention=attention,
         delta=delta,
     )
@@ -245,14 +254,15 @@ def _forward(
         x, tapped, memory = run_layers(
             config, weights, x, call, held, taps=ordered, depth=depth, keep=keep, remat=remat
         )
-    tapped = jnp.stack([tapped[ordered.index(tap)] for tap in taps]) if taps else tapped
+    if ordered != taps:
+        tapped = jnp.stack([tapped[ordered.index(tap)] for tap in taps])
     if memory is not None and cache is None:
         memory = widen(memory, capacity - given.shape[1])
     hidden = None
     if finish:
         hidden = x if config.hyper is None else jnp.mean(x, axis=2)
         hidden = rms_norm(hidden, weights["norm"], config.norm)
-    if cache is not None:
+    if cache is not None and keep:
         fits = cache.used + given.shape[1] <= cache.capacity  # else writes were clamped and hit other tokens
         hidden = None if hidden is None else jnp.where(fits, hidden, jnp.nan)
         tapped = jnp.where(fits, tapped, jnp.nan)

@@ -34,6 +34,7 @@ class Rules:
     mlp: str | None = "tensor"
     expert: str | None = "tensor"
     rank: str | None = None  # low-rank latents
+    features: str | None = "tensor"  # width of tapped layers, which are kept for the whole of a long sequence
 
     def __post_init__(self) -> None:
         for name, axis in vars(self).items():
@@ -115,3 +116,19 @@ class Sharding:
         rest = (*axes, *(None,) * (x.ndim - 1 - len(axes)))
         spec = PartitionSpec(self.rows, *self.rules.spec(rest))
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec))
+
+    def whole(self, x: Array, *axes: str | None) -> Array:
+        """Pin a weight to ``axes``, and every device to the whole of the other dimensions."""
+        if self.mesh is None:
+            return x
+        spec = PartitionSpec(*self.rules.spec((*axes, *(None,) * (x.ndim - len(axes)))))
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec))
+
+    def constrain_taps(self, taps: Array) -> Array:
+        """Pin [K, B, ..., D]: the batch, and the width where the mesh divides it."""
+        if self.mesh is None:
+            return taps
+        features = self.rules.features
+        width = None if taps.shape[-1] % _extent(self.mesh, features) else features
+        spec = PartitionSpec(None, self.rows, *(None,) * (taps.ndim - 3), width)
+        return jax.lax.with_sharding_constraint(taps, NamedSharding(self.mesh, spec))

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from remory_jax.actor.attention import attention
 from remory_jax.actor.attention.visibility import Tokens
-from remory_jax.actor.cache import Memory, append, layer_of, store
+from remory_jax.actor.cache import Memory, layer_of, lengthen, store
 from remory_jax.actor.call import Call
 from remory_jax.actor.config import Norm, SoftmaxAttention
 from remory_jax.actor.norms import rms_norm
@@ -108,11 +108,8 @@ _Seen = tuple[Tokens, Memory, Memory]
 
 
 def _extend(mixer: SoftmaxAttention, now: Memory, call: Call, memory: Memory | None, layer: Array | int) -> _Seen:
-    """Full attention: what is seen, and the buffers with the new columns behind the old ones."""
-    if memory is None:
-        return call.keys, now, now
-    after = {name: append(memory[name], layer, call.slot, new) for name, new in now.items()}
-    return call.keys, {name: layer_of(after[name], layer) for name in now}, after
+    """Full attention: what is seen, and the buffers afterwards."""
+    return call.keys, *lengthen(memory, layer, call.slot, now)
 
 
 def _slide(mixer: SoftmaxAttention, now: Memory, call: Call, memory: Memory | None, layer: Array | int) -> _Seen:

@@ -1,7 +1,8 @@
-"""A history's features to memory rows, for a batch under `jax.jit`: blocks one by one, then merges up to the budget."""
+"""A history's features to memory rows, for a batch under `jax.jit`: blocks, then merges up to the budget."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -88,6 +89,7 @@ def encode(
     *,
     features_of: Features,
     short_blocks: ShortBlocks = "full",
+    at_once: int = 1,
 ) -> Rows:
     """Memory rows of a batch of histories.
 
@@ -99,6 +101,7 @@ def encode(
       features_of: taps of the actor over soft rows that follow the prefix.
       short_blocks: "full" gives a short block as many slots as a full one, as the released engines do; "natural" one
         for every ``compression_ratio`` of its rows.
+      at_once: blocks of an example that are encoded together, at most.
 
     Raises:
       ValueError: a source with soft rows whose memory does not fit the budget, or a budget that no merging meets.
@@ -128,16 +131,27 @@ def encode(
 
     if count == 1:
         return one(source.features, source.mask, 0 if source.depth is None else jnp.max(source.depth, axis=1))
-    blocks = [
-        jnp.moveaxis(value.reshape(batch, count, length, *value.shape[2:]), 1, 0)
-        for value in (source.features, source.mask)
-    ]
-    depths = jnp.zeros((count, batch), jnp.int32)
+    depth = jnp.zeros((batch, count), jnp.int32)
     if source.depth is not None:
-        depths = jnp.max(source.depth.reshape(batch, count, length), axis=2).T
-    body = jax.checkpoint(lambda inputs: one(*inputs), prevent_cse=False)
-    _, leaves = jax.lax.scan(lambda carry, inputs: (carry, body(inputs)), None, (*blocks, depths))
-    nodes = [jax.tree.map(lambda value, i=i: value[i], leaves) for i in range(count)]
+        depth = jnp.max(source.depth.reshape(batch, count, length), axis=2)
+    together = math.gcd(count, at_once)
+    blocks = [
+        jnp.moveaxis(value.reshape(batch, -1, together, *shape), 1, 0)  # [steps, B, together, ...]
+        for value, shape in (
+            (source.features, (length, *source.features.shape[2:])),
+            (source.mask, (length,)),
+            (depth, ()),
+        )
+    ]
+
+    def some(inputs: list[Array]) -> Rows:
+        """Blocks of an example are consecutive rows, so that they share its summary."""
+        found = one(*(value.reshape(-1, *value.shape[2:]) for value in inputs))
+        return jax.tree.map(lambda value: value.reshape(batch, together, *value.shape[1:]), found)
+
+    body = jax.checkpoint(some, prevent_cse=False)
+    _, leaves = jax.lax.scan(lambda carry, inputs: (carry, body(inputs)), None, blocks)
+    nodes = [jax.tree.map(lambda value, i=i: value[i // together, :, i % together], leaves) for i in range(count)]
     return _merged(nodes, width, config, source, one, features_of)
 
 

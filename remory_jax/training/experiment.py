@@ -67,6 +67,7 @@ class EncodingConfig:
     short_blocks: Literal["full", "natural"] = "full"  # a short last block fills its slots (as released), or has fewer
     through_memory: bool = False  # back-propagate through one earlier boundary's rows
     remat: bool = False  # recompute the actor's layers in the student's backward pass
+    at_once: int = 1  # blocks of an example that are encoded together; weights that lie in parts are gathered as often
 
 
 @dataclass(frozen=True, kw_only=True)

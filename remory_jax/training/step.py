@@ -108,7 +108,8 @@ def gradients(
         (numerator, (denominator, unsound)), total = value_and_grad(params, batch)
     else:
         # Every microbatch takes rows of every device, so that none has to move.
-        parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, microbatches, *x.shape[1:]), 1, 0), batch)
+        rows = len(batch.index) // microbatches
+        parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(rows, microbatches, *x.shape[1:]), 1, 0), batch)
 
         def add(carry: Any, part: Batch) -> tuple[Any, Array]:
             (numerator, (denominator, unsound)), more = value_and_grad(params, part)

@@ -30,6 +30,7 @@ TINY = LedgerActorConfig(
     mlp=16,
     rows=3,
     batch=16,
+    min_steps=0,
     peak_lr=1e-2,
     warmup=5,
     noise=0.3,

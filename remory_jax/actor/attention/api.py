@@ -7,7 +7,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Protocol
 
-import jax
 from jaxtyping import Array, Bool, Float
 
 from remory_jax.actor.attention.blocked import blocked
@@ -15,6 +14,7 @@ from remory_jax.actor.attention.dot_product import dot_product
 from remory_jax.actor.attention.reference import reference
 from remory_jax.actor.attention.splash import obstacle, splash
 from remory_jax.actor.attention.visibility import Tokens
+from remory_jax.mesh import platform
 
 __all__ = ["IMPLEMENTATIONS", "attention", "choose"]
 
@@ -53,7 +53,7 @@ IMPLEMENTATIONS: Mapping[str, Implementation] = MappingProxyType(
 
 
 def choose(length: int, dim: int, value_dim: int, *, aligned: bool, selected: bool) -> str:
-    """The implementation for a call of this shape on the default backend.
+    """The implementation for a call of this shape on the platform that is traced for.
 
     On CPU always ``blocked``, which was the fastest at every shape tried, decoding included: it passes over the unused
     end of a cache. Elsewhere, for few queries (decoding) ``reference``, one softmax without loops; on TPU ``splash``,
@@ -63,12 +63,12 @@ def choose(length: int, dim: int, value_dim: int, *, aligned: bool, selected: bo
       length: queries in a row.
       selected: whether there is a selection of keys.
     """
-    backend = jax.default_backend()
+    backend = platform()
     if backend == "cpu":
         return "blocked"
     if length <= FEW_QUERIES:
         return "reference"
-    if backend == "tpu" and obstacle(length, dim, value_dim, aligned=aligned, selected=selected) is None:
+    if backend == "tpu" and obstacle(dim, value_dim, aligned=aligned, selected=selected) is None:
         return "splash"
     return "blocked"
 
@@ -103,15 +103,15 @@ def attention(
       window: number of ranks a query sees, its own included; None for no limit.
       sinks: per head, the logit of an extra key without a value (gpt-oss); unscaled.
       selected: keys a query may see besides being visible (sparse attention).
-      aligned: promises that the keys are the queries' own tokens, column by column; implementations then skip what is
-        hidden by causality.
+      aligned: promises that the last keys are the queries' own tokens, column by column, and that the keys before them,
+        if any, came earlier; implementations then skip what is hidden by causality.
       implementation: a name in `IMPLEMENTATIONS`; None lets `choose` decide. ``cudnn`` (`jax.nn`'s, on NVIDIA GPUs) is
         offered untested.
 
     Raises:
       ValueError: for an unknown implementation or one that cannot take the call, a window below 1, heads that are no
-        multiple of the key heads, inputs that are empty or differ in dtype, or ``aligned`` with other numbers of keys
-        than queries.
+        multiple of the key heads, inputs that are empty or differ in dtype, or ``aligned`` with fewer keys than
+        queries.
     """
     if implementation is not None and implementation not in IMPLEMENTATIONS:
         raise ValueError(
@@ -128,9 +128,9 @@ def attention(
         raise ValueError(
             f"window = {window}; a query sees at least its own rank, so use 1 or more, or None for no limit"
         )
-    if aligned and k.shape[1] != length:
+    if aligned and k.shape[1] < length:
         raise ValueError(
-            f"aligned = True promises one key per query, and there are {length} queries and {k.shape[1]} keys; "
+            f"aligned = True promises a key for each query, and there are {length} queries and {k.shape[1]} keys; "
             f"pass aligned = False"
         )
     if implementation is None:

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from remory_jax.actor.attention.visibility import Tokens, visible
+from remory_jax.mesh import platform
 
 __all__ = ["blocked"]
 
@@ -64,7 +65,7 @@ def blocked(
     wide = partial(_pad, axis=1, after=-key_length % columns)
     if selected is not None:
         selected = _pad(tall(selected), axis=2, after=-key_length % columns)
-    plan = _Plan(rows=rows, columns=columns, aligned=aligned, scale=scale, window=window)
+    plan = _Plan(rows=rows, columns=columns, aligned=aligned and key_length == length, scale=scale, window=window)
     tokens = jax.tree.map(tall, queries), jax.tree.map(wide, keys)
     return _attend(plan, tall(q), wide(k), wide(v), sinks, *tokens, selected)[:, :length]
 
@@ -289,7 +290,7 @@ def _add(total: Array, part: Array, index: Array) -> Array:
 
 def _tile(length: int, lines: int) -> tuple[int, int]:
     """Default block and chunk for so many queries a row, and ``lines`` rows of the batch times heads."""
-    if jax.default_backend() != "cpu":
+    if platform() != "cpu":
         return TILE_OF_ACCELERATORS
     fitting = (tile for tile in TILES if 2 * tile[0] <= length and lines * tile[0] * tile[1] <= SCORES)
     return next(fitting, TILES[-1])

@@ -1,8 +1,10 @@
 """Softmax attention by the TPU splash kernel of JAX, on each device's own rows and heads.
 
 The kernel skips what causality or a window hides, takes segment ids as the padding mask and differentiates sinks.
+Keys may begin before the queries, as with a cache. Lengths are padded to whole tiles.
+
 Its window counts columns; a batch whose columns do not count like ranks (see `columnar`) goes to `blocked` instead, at
-run time.
+run time, and so does a window beside a cache.
 """
 
 from __future__ import annotations
@@ -25,20 +27,18 @@ from remory_jax.actor.attention.visibility import Tokens, columnar
 __all__ = ["obstacle", "splash"]
 
 DIMS = ((64, 64), (128, 128), (256, 256), (192, 128))  # (keys', values') head widths known to compile
-BLOCKS = (512, 256, 128)  # rows and columns of the kernel's tiles, the largest that divides the length
+BLOCKS = (512, 256, 128)  # rows and columns of the kernel's tiles, the largest that divides the lengths
 SPEC: Callable[..., PartitionSpec] = PartitionSpec  # its constructor has no types
 BATCH_AXES = ("data", "fsdp")
 HEAD_AXIS = "tensor"
 
 
-def obstacle(length: int, dim: int, value_dim: int, *, aligned: bool, selected: bool) -> str | None:
+def obstacle(dim: int, value_dim: int, *, aligned: bool, selected: bool) -> str | None:
     """Why the kernel cannot take a call of this kind; None where it can."""
     if not aligned:
-        return "its keys are not the queries' own tokens (aligned = False)"
+        return "its last keys are not the queries' own tokens (aligned = False)"
     if selected:
         return "it has a selection of keys"
-    if length % BLOCKS[-1]:
-        return f"its length {length} is not a multiple of {BLOCKS[-1]}"
     if (dim, value_dim) not in DIMS:
         return f"its head widths (dim, value_dim) = {(dim, value_dim)} are none of {', '.join(map(str, DIMS))}"
     return None
@@ -71,19 +71,27 @@ def splash(
       ValueError: for a call the kernel cannot take, see `obstacle`.
     """
     length, dim, value_dim = q.shape[1], q.shape[3], v.shape[3]
-    reason = obstacle(length, dim, value_dim, aligned=aligned, selected=selected is not None)
+    reason = obstacle(dim, value_dim, aligned=aligned, selected=selected is not None)
     if reason is not None:
         raise ValueError(f"splash cannot take this call: {reason}; use implementation 'blocked'")
-    if window is not None and window >= length:
+    before = k.shape[1] - length
+    if window is not None and window >= k.shape[1]:
         window = None
+    if window is not None and before:
+        return blocked(
+            q, k, v, queries=queries, keys=keys, scale=scale, window=window, sinks=sinks, selected=None, aligned=True
+        )
     kernel = functools.partial(_sharded, scale=scale, window=window, interpret=interpret)
     if window is None:
-        return kernel(q, k, v, queries, sinks)
+        return kernel(q, k, v, queries, keys, sinks)
 
     def masked(q: Array, k: Array, v: Array, tokens: Tokens, sinks: Array | None) -> Array:
         return blocked(q, k, v, queries=tokens, keys=tokens, scale=scale, window=window, sinks=sinks, aligned=True)
 
-    out: Array = jax.lax.cond(columnar(queries), kernel, masked, q, k, v, queries, sinks)
+    def plain(q: Array, k: Array, v: Array, tokens: Tokens, sinks: Array | None) -> Array:
+        return kernel(q, k, v, tokens, tokens, sinks)
+
+    out: Array = jax.lax.cond(columnar(queries), plain, masked, q, k, v, queries, sinks)
     return out
 
 
@@ -91,7 +99,8 @@ def _sharded(
     q: Array,
     k: Array,
     v: Array,
-    tokens: Tokens,
+    queries: Tokens,
+    keys: Tokens,
     sinks: Array | None,
     *,
     scale: float,
@@ -107,14 +116,14 @@ def _sharded(
         rows = ()
     heads = HEAD_AXIS if HEAD_AXIS in free and k.shape[2] % mesh.shape[HEAD_AXIS] == 0 else None
     if not rows and heads is None:
-        return local(q, k, v, tokens.segments, sinks)
+        return local(q, k, v, queries.segments, keys.segments, sinks)
     spec = SPEC(rows, None, heads, None)
     return jax.shard_map(
         local,
-        in_specs=(spec, spec, spec, SPEC(rows, None), None if sinks is None else SPEC(heads)),
+        in_specs=(spec, spec, spec, SPEC(rows, None), SPEC(rows, None), None if sinks is None else SPEC(heads)),
         out_specs=spec,
         check_vma=False,  # the kernel does not say over which axes its results vary
-    )(q, k, v, tokens.segments, sinks)
+    )(q, k, v, queries.segments, keys.segments, sinks)
 
 
 def _local(
@@ -122,36 +131,46 @@ def _local(
     k: Array,
     v: Array,
     segments: Array,
+    key_segments: Array,
     sinks: Array | None,
     *,
     scale: float,
     window: int | None,
     interpret: bool,
 ) -> Array:
-    kernel = _kernel(q.shape[2], q.shape[1], window, interpret)
+    length, tile = q.shape[1], BLOCKS[-1]
+    after, before = -length % tile, -(k.shape[1] - length) % tile  # padding keeps the queries' own keys last
+    q, segments = (_pad(x, 0, after) for x in (q, segments))
+    k, v, key_segments = (_pad(x, before, after) for x in (k, v, key_segments))
+    kernel = _kernel(q.shape[2], q.shape[1], k.shape[1], window, interpret)
     q = (q.astype(jnp.float32) * scale).astype(q.dtype)
     sinks = None if sinks is None else sinks.astype(q.dtype)  # the kernel gives their gradient in q's dtype
 
-    def row(q: Array, k: Array, v: Array, segments: Array) -> Array:
-        ids = splash_attention_kernel.SegmentIds(q=segments, kv=segments)
+    def row(q: Array, k: Array, v: Array, segments: Array, key_segments: Array) -> Array:
+        ids = splash_attention_kernel.SegmentIds(q=segments, kv=key_segments)
         out: Array = kernel(q, k, v, segment_ids=ids, sinks=sinks)  # [H, S, dv]
         return out
 
     q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
-    out = jax.vmap(row)(q, k, v, segments).transpose(0, 2, 1, 3)
-    return jnp.where((segments != 0)[:, :, None, None], out, jnp.zeros((), out.dtype))  # padding sees padding
+    out = jax.vmap(row)(q, k, v, segments, key_segments).transpose(0, 2, 1, 3)
+    out = jnp.where((segments != 0)[:, :, None, None], out, jnp.zeros((), out.dtype))  # padding sees padding
+    return out[:, :length]
+
+
+def _pad(x: Array, before: int, after: int) -> Array:
+    return jnp.pad(x, ((0, 0), (before, after), *((0, 0),) * (x.ndim - 2)))
 
 
 @functools.lru_cache(maxsize=64)
-def _kernel(heads: int, length: int, window: int | None, interpret: bool) -> Any:
+def _kernel(heads: int, length: int, keys: int, window: int | None, interpret: bool) -> Any:
     """The kernel for one device's heads. Its mask tables are made once, outside whatever is being traced."""
-    shape = (length, length)
+    shape = (length, keys)
     mask = (
-        splash_attention_mask.CausalMask(shape)
+        splash_attention_mask.CausalMask(shape, offset=keys - length)
         if window is None
         else splash_attention_mask.LocalMask(shape, window_size=(window - 1, 0), offset=0)
     )
-    size = next(size for size in BLOCKS if length % size == 0)
+    size = next(size for size in BLOCKS if length % size == 0 and keys % size == 0)
     with jax.ensure_compile_time_eval():
         kernel = splash_attention_kernel.make_splash_mha(
             splash_attention_mask.MultiHeadMask([mask] * heads),

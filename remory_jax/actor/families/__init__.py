@@ -13,7 +13,16 @@ from costmodel_jax.errors import InputError
 from remory_jax.actor.config import ActorConfig, Norm
 from remory_jax.actor.families.glm import glm4_moe_lite, glm5_next, glm_moe_dsa, hyper_connections
 from remory_jax.actor.families.parts import Layers
-from remory_jax.actor.families.softmax import gpt_oss, llama, qwen3, qwen3_5, qwen3_5_moe, qwen3_moe, qwen3_next
+from remory_jax.actor.families.softmax import (
+    conv_llama,
+    gpt_oss,
+    llama,
+    qwen3,
+    qwen3_5,
+    qwen3_5_moe,
+    qwen3_moe,
+    qwen3_next,
+)
 from remory_jax.actor.rope_fields import number, scaling_of
 
 __all__ = ["FAMILIES", "actor_config"]
@@ -29,8 +38,12 @@ FAMILIES: Mapping[str, Callable[[Fields], Layers]] = {
     "glm_moe_dsa": glm_moe_dsa,
     "glm5_next": glm5_next,
     "gpt_oss": gpt_oss,
+    "conv_llama": conv_llama,
 }
-"""transformers' ``model_type`` -> layers; with the suffix ``_text`` it is the language model inside a wrapper."""
+"""transformers' ``model_type`` -> layers; with the suffix ``_text`` it is the language model inside a wrapper.
+
+``conv_llama`` alone is ours and not in transformers.
+"""
 
 _NESTED = ("qwen3_5", "qwen3_5_moe", "glm5_next")
 _ZERO_CENTRED = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
