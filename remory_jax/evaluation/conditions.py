@@ -42,6 +42,9 @@ CONDITIONS = (
 memory of the last boundary but one is another example's, only with several boundaries."""
 
 
+Values = Float[Array, "batch response"] | Float[np.ndarray, "batch response"]
+
+
 @pytree()
 @dataclass(frozen=True, kw_only=True)
 class Judged:
@@ -54,10 +57,10 @@ class Judged:
       positions: of the input, before the response [B].
     """
 
-    reverse: Float[Array, "batch response"]
-    forward: Float[Array, "batch response"]
-    agree: Float[Array, "batch response"]
-    positions: Int[Array, " batch"]
+    reverse: Values
+    forward: Values
+    agree: Values
+    positions: Int[Array, " batch"] | Int[np.ndarray, " batch"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -76,7 +77,7 @@ def test_no_gap_is_an_error() -> None:
 
 
 def test_what_people_see(tmp_path: Path) -> None:
-    console = Console(width=80, record=True, file=(tmp_path / "out").open("w"))
+    console = Console(width=80, record=True, file=io.StringIO())
     console.print(shown(gap_table(known())))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 80
