@@ -78,7 +78,7 @@ def test_from_text_to_summaries(
     arguments = ["--text", tmp_path / "a.txt", tmp_path / "b.txt", "--model", model]
     run(command, monkeypatch, "continue", *arguments, "--out", out, "--history", 64, "--response", 32)
     shown = capsys.readouterr().out
-    assert "docs: 4 examples" in shown.replace("\n", "")
+    assert "docs: 4 examples" in " ".join(shown.split())
     assert "passed over: 2 too_short" in shown
     assert "4 have no summary yet" in shown
     assert "secret" not in shown
