@@ -43,7 +43,7 @@ class Options:
     topology: str = "v5e:4x8"  # or cpu:N
     stage: str = ""  # only this one
     memory: float | None = None  # GiB of a device, in place of what the compiler says of it
-    quick: bool = False  # compile with little effort: minutes instead of many, and memory that is about right
+    quick: bool = False  # compile with little effort: half the time, and memory that may be up to a third too small
     json: Path | None = None  # write the results there
 
 

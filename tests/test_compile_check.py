@@ -163,6 +163,45 @@ def test_refusals(config: Path, arguments: list[str], reason: str, capsys: pytes
     assert reason in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("message", "needed"),
+    [
+        ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 17.5G of 15.75G hbm.\nLargest:", 17.5),
+        ("RESOURCE_EXHAUSTED: the total memory required for HLO temporaries (1.00T) exceeds available HBM", 1024.0),
+        ("RESOURCE_EXHAUSTED: for another reason", None),
+    ],
+)
+def test_a_compiler_that_refuses(
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    message: str,
+    needed: float | None,
+) -> None:
+    """What it says is shown, and counts as a step that does not fit."""
+
+    class Refusing:
+        def __call__(self, *_: Any) -> Any:
+            raise AssertionError("it is only compiled")
+
+        def lower(self, *_: Any) -> Any:
+            return self
+
+        def compile(self, **_: Any) -> Any:
+            raise jax.errors.JaxRuntimeError(message)
+
+    monkeypatch.setattr("remory_jax.training.aot.make_step", lambda *_, **__: Refusing())
+    assert main([str(config), "--topology", "cpu:8"]) == 1
+    shown = capsys.readouterr().out
+    assert message[:40] in shown and "NO" in shown
+    line = next(line for line in shown.splitlines() if line.startswith("needed"))
+    assert line.split()[-1] == ("-" if needed is None else f"{needed:.2f}")
+
+    message = "INTERNAL: a mistake of the compiler"
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        main([str(config), "--topology", "cpu:8"])
+
+
 def test_without_libtpu(config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def missing(*_: Any, **__: Any) -> Any:
         raise RuntimeError("JAX TPU support not installed; cannot generate TPU topology.")

@@ -90,7 +90,8 @@ class PreparedData:
         )
 
     def held_out(self, request: Request, count: int | None = None) -> Iterator[HeldOut]:
-        """Global batches of held-out records in a fixed order, once through, at most ``count``.
+        """Global batches of held-out records in a fixed order, once through, at most ``count``; which example is of
+        which record comes with them.
 
         Their summary++ comes with them where `longer` is set and ``prepare_data summaries --kind longer`` has made one
         for each example of the batch.
@@ -119,10 +120,12 @@ class PreparedData:
             threads=0,
             problems=Problems(self.on_problem),
         )
+        records = np.unique(source.lengths.draw, return_inverse=True)[1]  # one number is drawn for each record
         for number, found in enumerate(whole):
             if count is not None and number >= count:
                 return
-            yield HeldOut(batch=found, longer=self._longer(source, found))
+            of = np.where(found.index >= 0, records[found.index], -1)
+            yield HeldOut(batch=found, longer=self._longer(source, found), records=of)
 
     def manifest(self) -> dict[str, Any]:
         """Files, sizes, hashes, hashes of tokenizer and template, of both folders."""

@@ -104,15 +104,13 @@ class HeldOut:
 class BatchSource(Protocol):
     """Where a stage's batches come from: a frozen dataclass, so that it is part of the experiment."""
 
-    def batches(
-        self, *, batch: int, seed: int, process_index: int, process_count: int, tau: float, floor: float
-    ) -> Any:
-        """A Grain iterable dataset of this process's part of each global batch."""
+    def batches(self, request: Request) -> Any:
+        """A Grain iterable dataset, or one that iterates likewise, of this process's part of each global batch."""
 
     def manifest(self) -> dict[str, Any]:
         """What the data are: files, sizes, hashes; stored with checkpoints and compared on resuming."""
 
-    def held_out(self, *, batch: int, count: int, tau: float, floor: float) -> Iterator[Batch]:
+    def held_out(self, request: Request, count: int) -> Iterator[HeldOut]:
         """Batches that no training ever sees; at most ``count``."""
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import tyro
 from flax import nnx
 from rich.console import Console
@@ -21,41 +20,15 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))
 
+from batches import TEMPLATE, random_batch
 from naive import naive_sums
 
 from remory_jax.actor import ActorConfig, init_actor
 from remory_jax.data.batch import Batch
-from remory_jax.data.template import Template
 from remory_jax.memory import MemoryConfig
 from remory_jax.training.experiment import EncodingConfig, ObjectiveConfig
 from remory_jax.training.network import create_network
 from remory_jax.training.step import Setting, gradients
-
-TEMPLATE = Template(s_open=(1, 2), s_close=(3,), m_open=(4,), m_close=(5,))
-
-
-def random_batch(rows: int, prefix: int, history: int, summary: int, response: int, vocabulary: int) -> Batch:
-    """Full rows of random tokens."""
-    random = np.random.default_rng(0)
-
-    def ids(width: int) -> np.ndarray:
-        return random.integers(6, vocabulary, (rows, width)).astype(np.int32)
-
-    def full(width: int) -> np.ndarray:
-        return np.full(rows, width, np.int32)
-
-    return Batch(
-        prefix=ids(prefix),
-        prefix_length=full(prefix),
-        histories=(ids(history),),
-        history_lengths=(full(history),),
-        summaries=(ids(summary),),
-        summary_lengths=(full(summary),),
-        response=ids(response),
-        response_length=full(response),
-        weights=np.ones((rows, response), np.float32),
-        index=np.arange(rows, dtype=np.int32),
-    )
 
 
 def timed(function: Callable[..., Any], *given: Any, repeats: int) -> tuple[float, float]:

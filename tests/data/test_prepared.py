@@ -176,8 +176,10 @@ def test_a_stage_of_prepared_folders(tmp_path: Path) -> None:
     stage = PreparedData(
         folder=str(tmp_path / "main"), replay=str(tmp_path / "replay"), buckets=SMALL, held_out_share=0.2, threads=0
     )
-    held = [found.batch for found in stage.held_out(request(4))]
-    kept_out = {int(i) for batch in held for i in batch.index if i >= 0}
+    held = list(stage.held_out(request(4)))
+    record = {int(i): int(r) for item in held for i, r in zip(item.batch.index, item.records, strict=True)}
+    kept_out = {i for i in record if i >= 0}
+    assert all(record[i] == record[i ^ 1] for i in kept_out) and len({record[i] for i in kept_out}) == len(kept_out) / 2
     assert 0 < len(kept_out) < 20
     assert all((i ^ 1) in kept_out for i in kept_out)  # both examples of a group, or none
     assert len(list(stage.held_out(request(4), 1))) == 1

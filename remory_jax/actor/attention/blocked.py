@@ -246,6 +246,8 @@ def _by_key(transposed: Array, x: Array) -> Array:
     """Sum over queries of [B, K, d, R] times [B, H, n, C]: [B, K, d, C]."""
     batch, groups, _, lines = transposed.shape
     x = x.reshape(batch, groups, lines, -1)
+    if platform() == "cpu":  # which has no bfloat16 product in the order that XLA makes of this one
+        transposed, x = transposed.astype(jnp.float32), x.astype(jnp.float32)
     return jnp.einsum("bkdr,bkrt->bkdt", transposed, x, preferred_element_type=jnp.float32)
 
 
