@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
             "table": gap_rows(table),
         }
         (folder / "evaluation.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
-    except (CostModelError, ValueError, OSError) as error:
+    except (CostModelError, ValueError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"{about}. q: the condition, p: the full context; nats.")

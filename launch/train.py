@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
             )
         trained = train(experiment, resume=not options.fresh)
         folder = export_memory(trained)
-    except (CostModelError, CheckpointError, LevelNotReachedError, ValueError, OSError) as error:
+    except (CostModelError, CheckpointError, LevelNotReachedError, ValueError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"{trained.folder}: {int(trained.state.step)} steps; the network is in {folder}", file=sys.stderr)

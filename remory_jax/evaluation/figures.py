@@ -69,6 +69,8 @@ def kl_by_position(measured: Measured, subtitle: str = "", bins: int = 32) -> tu
 def training_curves(lines: Sequence[Mapping[str, Any]], subtitle: str = "") -> tuple[Figure, list[dict[str, Any]]]:
     """The loss over steps, and on a held-out batch what the memory gives and what another's memory costs.
 
+    Without probes of a held-out batch there is the loss alone.
+
     Args:
       lines: of ``metrics.jsonl``, of all kinds.
 
@@ -81,8 +83,10 @@ def training_curves(lines: Sequence[Mapping[str, Any]], subtitle: str = "") -> t
         for name in ("loss", "reverse_kl", "own_minus_shuffled")
         if line.get(name) is not None
     ]
-    figure = canvas(_HEIGHT, "Training: the loss, and whether the memory is used", subtitle)
-    left, right = figure.subplots(1, 2)
+    probes = [(row["step"], row["value"]) for row in rows if row["name"] == "own_minus_shuffled"]
+    title = "Training: the loss, and whether the memory is used" if probes else "Training: the loss"
+    figure = canvas(_HEIGHT, title, subtitle)
+    left, *others = figure.subplots(1, 2 if probes else 1, squeeze=False)[0]
     named = {"loss": "training batches", "reverse_kl": "held out"}
     for color, (name, label) in zip(PALETTE, named.items(), strict=False):
         points = [(row["step"], max(row["value"], _FLOOR)) for row in rows if row["name"] == name]
@@ -91,12 +95,11 @@ def training_curves(lines: Sequence[Mapping[str, Any]], subtitle: str = "") -> t
     left.set_yscale("log")
     left.set_ylabel("KL to the teacher, nats (log scale)")
     left.legend(frameon=False, fontsize=8.5)
-    points = [(row["step"], row["value"]) for row in rows if row["name"] == "own_minus_shuffled"]
-    if points:
-        right.plot(*zip(*points, strict=True), color=PALETTE[2])
-    right.axhline(0.0, color=GREY, linewidth=1.0)
-    right.set_ylabel("own memory less another's, nats (below 0: used)")
-    for axes in (left, right):
+    for right in others:
+        right.plot(*zip(*probes, strict=True), color=PALETTE[2])
+        right.axhline(0.0, color=GREY, linewidth=1.0)
+        right.set_ylabel("own memory less another's, nats (below 0: used)")
+    for axes in (left, *others):
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.grid(axis="y")

