@@ -135,7 +135,12 @@ class MetricsWriter:
 
     @contextlib.contextmanager
     def outside(self, what: str) -> Iterator[None]:
-        """Time that is not training, such as ``save`` or ``evaluate``: left out of rates, and named in the timing."""
+        """Time that is not training, such as ``save`` or ``evaluate``: left out of rates, and named in the timing.
+
+        It begins when the steps dispatched so far are done.
+        """
+        jax.block_until_ready(self._sums)
+        self.flush()
         with self._clock.outside(what):
             yield
 

@@ -206,6 +206,21 @@ def test_times_and_rates_stand_apart(tmp_path: Path) -> None:
     assert not {"seconds", "tokens_per_second", "goodput"} & read_metrics(tmp_path)[0].keys()
 
 
+def test_a_probe_where_a_line_is_due_is_in_neither_line(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path, total_steps=6, every=2, display="off", tensorboard=False) as writer:
+        for step in range(1, 7):
+            writer.add(step, value(step), tokens=100)
+            time.sleep(0.02)
+            if step == 4:
+                with writer.outside("probe"):
+                    time.sleep(0.3)
+                    writer.scalars(step, {"kl": 1.0}, kind="probe")
+    timing = read_metrics_of(tmp_path, "timing")
+    assert [line["step"] for line in timing] == [2, 4, 6]
+    assert all(0.01 < line["seconds"] < 0.2 for line in timing)
+    assert timing[2]["outside"]["probe"] >= 0.3
+
+
 def read_metrics_of(folder: Path, name: str) -> list[dict]:
     return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
 
