@@ -39,6 +39,7 @@ from costmodel_jax.pricebook import PriceBook
 from costmodel_jax.pricing import Capped, Prices, cost, cost_per_call
 from costmodel_jax.schema import Call, Edit, Run, Segment, Usage, dump_runs
 from costmodel_jax.statistics import Interval, paired_bootstrap
+from costmodel_jax.sweep import Sweep, sweep
 
 __all__ = [
     "Architecture",
@@ -68,6 +69,7 @@ __all__ = [
     "Run",
     "RunBatch",
     "Segment",
+    "Sweep",
     "Usage",
     "architectures",
     "attention_share",
@@ -92,5 +94,6 @@ __all__ = [
     "regeneration_rate",
     "retention_horizon",
     "summary_request_cost",
+    "sweep",
     "total",
 ]

@@ -17,13 +17,14 @@ from jaxtyping import Bool, Float, Int
 
 from costmodel_jax.caching import CacheRule, Earlier, Lowered, lower, reuse
 from costmodel_jax.calls import Array, RunBatch, bucket
+from costmodel_jax.changes import Changes, changes
 from costmodel_jax.errors import CostModelError
 from costmodel_jax.policies import OK, OVERFLOW, STATUS, Policy, View
 from costmodel_jax.precision import exact, has_tracer
 from costmodel_jax.prefix import AnyHistory, Lifetimes, Now, TokenIds, Tracker
 from costmodel_jax.pytree import pytree
 
-__all__ = ["STATUS", "Counts", "count", "total", "work"]
+__all__ = ["STATUS", "Counts", "count", "count_view", "total", "work"]
 
 
 @pytree()
@@ -132,10 +133,7 @@ def _views(batch: RunBatch, policy: Policy) -> View:
 @functools.partial(jax.jit, static_argnames=("nested", "width"))
 def _counts(view: View, ids: Array | None, rule: Lowered, *, nested: bool, width: int) -> Counts:
     def one(view: View, ids: Array | None) -> Counts:
-        if ids is not None:
-            return _count_view(view, rule, TokenIds(view, ids, width))
-        latest = rule.family == "latest"
-        return _count_view(view, rule, Lifetimes(view, latest) if nested else AnyHistory(view))
+        return count_view(view, changes(view), ids, rule, nested=nested, width=width)
 
     if view.mask.ndim == 1:
         return one(view, ids)
@@ -145,8 +143,23 @@ def _counts(view: View, ids: Array | None, rule: Lowered, *, nested: bool, width
     return counts
 
 
-def _count_view(view: View, rule: Lowered, tracker: Tracker) -> Counts:
-    prompt, reused, generated = _lengths(view, tracker, rule)
+def count_view(view: View, found: Changes, ids: Array | None, rule: Lowered, *, nested: bool, width: int) -> Counts:
+    """The counts of one run's view, traced in a 64-bit scope.
+
+    Args:
+      found: of `costmodel_jax.changes.changes`, which all rules share.
+      ids: the run's token ids, if it has some.
+      nested: of the policy.
+      width: with ids, an upper bound on a prompt with its generation.
+    """
+    tracker: Tracker
+    if ids is not None:
+        tracker = TokenIds(view, ids, width)
+    else:
+        tracker = Lifetimes(found, rule.family == "latest") if nested else AnyHistory(view)
+    prompt, generated = found.prompt.astype(jnp.int64), jnp.maximum(found.emitted.astype(jnp.int64) - rule.skipped, 0)
+    prompt, generated = jnp.where(view.mask, prompt, 0), jnp.where(view.mask, generated, 0)
+    reused = _reused(view, prompt, generated, tracker, rule)
     processed, pairs = work(prompt, reused, generated)
     fits = jnp.sum((prompt + generated).astype(jnp.float64) ** 2) < 2.0**63
     status = jnp.where(fits, view.status, jnp.int8(OVERFLOW))
@@ -167,21 +180,16 @@ def _count_view(view: View, rule: Lowered, tracker: Tracker) -> Counts:
     )
 
 
-def _lengths(view: View, tracker: Tracker, rule: Lowered) -> tuple[Array, Array, Array]:
-    """P, R and G of every step."""
+def _reused(view: View, prompts: Array, generated: Array, tracker: Tracker, rule: Lowered) -> Array:
+    """R of every step."""
     steps = view.mask.shape[0]
     forget = view.opens | (view.idle > rule.ttl)
     keeps_points = rule.family != "latest"
 
-    def visit(carry: tuple[Any, Earlier], step: jax.Array) -> tuple[tuple[Any, Earlier], tuple[jax.Array, ...]]:
+    def visit(carry: tuple[Any, Earlier], step: jax.Array) -> tuple[tuple[Any, Earlier], jax.Array]:
         state, earlier = carry
-        shown = (view.birth <= step) & (step < view.death)
-        tokens = view.tokens.dtype  # int32 where ``pack`` has seen that it suffices: twice as fast
-        prompt = jnp.sum(jnp.where(shown, view.tokens, 0), dtype=tokens).astype(jnp.int64)
-        emitted = jnp.sum(jnp.where(view.source == step, view.tokens, 0), dtype=tokens).astype(jnp.int64)
-        generated = jnp.maximum(emitted - rule.skipped, 0)
-        mask, cached = view.mask[step], view.cached[step]
-        now = Now(step, shown, forget[step], cached, prompt, prompt + generated)
+        prompt, cached = prompts[step], view.cached[step]
+        now = Now(step, forget[step], cached, prompt, prompt + generated[step])
         shared_prompt, shared_sequence, state = tracker.visit(state, now)
         reused, hit = reuse(rule, prompt, shared_prompt, shared_sequence, earlier)
         reused, hit = jnp.where(cached, reused, 0), jnp.where(cached, hit, 0)
@@ -189,9 +197,8 @@ def _lengths(view: View, tracker: Tracker, rule: Lowered) -> tuple[Array, Array,
             mine = jnp.arange(steps, dtype=jnp.int32) == step
             left = Earlier(prompt, jnp.maximum(prompt - 1, 0) // rule.block * rule.block, hit)
             earlier = Earlier(*(jnp.where(mine, new, old) for new, old in zip(left, earlier, strict=True)))
-        return (state, earlier), tuple(jnp.where(mask, value, 0) for value in (prompt, reused, generated))
+        return (state, earlier), jnp.where(view.mask[step], reused, 0)
 
     nothing = jnp.zeros(steps if keeps_points else 0, jnp.int64)
     start = (tracker.start(), Earlier(nothing, nothing, nothing))
-    _, (prompt, reused, generated) = jax.lax.scan(visit, start, jnp.arange(steps, dtype=jnp.int32))
-    return prompt, reused, generated
+    return jax.lax.scan(visit, start, jnp.arange(steps, dtype=jnp.int32))[1]

@@ -80,6 +80,10 @@ class View:
     idle: Float[Array, "steps"]
     status: Int[Array, ""]
 
+    def shown(self, step: Int[Array, ""]) -> Bool[Array, "slots"]:
+        """Which slots of one run's view the prompt of a step shows."""
+        return (self.birth <= step) & (step < self.death)
+
 
 class Policy(abc.ABC):
     """Base of all policies.

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Int
 
 from costmodel_jax.calls import Array
+from costmodel_jax.changes import Changes
 from costmodel_jax.policies import View
 
 __all__ = ["AnyHistory", "Lifetimes", "Now", "TokenIds", "Tracker"]
@@ -31,7 +32,6 @@ class Now:
 
     Attributes:
       step: its index.
-      shown: which slots its prompt shows.
       forget: nothing earlier can be used any more (a new session, or the cache's lifetime is over).
       cached: the step leaves something for later ones.
       prompt: P, its prompt length.
@@ -39,7 +39,6 @@ class Now:
     """
 
     step: Int[Array, ""]
-    shown: Bool[Array, "slots"]
     forget: Bool[Array, ""]
     cached: Bool[Array, ""]
     prompt: Int[Array, ""]
@@ -60,26 +59,22 @@ class Lifetimes:
     the first slot that does change cuts it there. So one number per earlier step suffices.
 
     Attributes:
-      view: the run's view.
+      changes: what changes at each step.
       latest: keep the latest cached step only; under these policies it shares the longest prefix.
     """
 
-    view: View
+    changes: Changes
     latest: bool
 
     def start(self) -> State:
-        entries = 1 if self.latest else self.view.mask.shape[0]
+        entries = 1 if self.latest else self.changes.kept.shape[0]
         return jnp.zeros(entries, jnp.int64), jnp.zeros(entries, jnp.int64), jnp.full(entries, -2, jnp.int32)
 
     def visit(self, state: State, now: Now) -> tuple[jax.Array, jax.Array, State]:
         prompt, sequence, made = state
-        before = (self.view.birth < now.step) & (now.step - 1 < self.view.death)
-        written = before | (self.view.source == now.step - 1)
-        unchanged, unchanged_since_written = (
-            self._unchanged(earlier, now.shown)[None] for earlier in (before, written)
-        )
-        prompt = jnp.where(now.forget, 0, jnp.minimum(prompt, unchanged))
-        after = jnp.where(made == now.step - 1, unchanged_since_written, unchanged)
+        kept = self.changes.kept[now.step].astype(jnp.int64)
+        prompt = jnp.where(now.forget, 0, jnp.minimum(prompt, kept))
+        after = jnp.where(made == now.step - 1, self.changes.kept_written[now.step].astype(jnp.int64), kept)
         sequence = jnp.where(now.forget, 0, jnp.minimum(sequence, after))
         fresh = now.cached & (self.latest | (jnp.arange(made.shape[0], dtype=jnp.int32) == now.step))
         state = (
@@ -88,13 +83,6 @@ class Lifetimes:
             jnp.where(fresh, now.step, made),
         )
         return prompt, sequence, state
-
-    def _unchanged(self, earlier: Array, shown: Array) -> jax.Array:
-        """Shown tokens before the first slot that changed."""
-        changed = _first((earlier ^ shown) & (self.view.tokens > 0))
-        slot = jnp.arange(shown.shape[0], dtype=jnp.int32)
-        unchanged = jnp.where(shown & (slot < changed), self.view.tokens, 0)
-        return jnp.sum(unchanged, dtype=self.view.tokens.dtype).astype(jnp.int64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,16 +97,17 @@ class AnyHistory:
 
     def visit(self, state: State, now: Now) -> tuple[jax.Array, jax.Array, State]:
         usable, left = state
+        shown = self.view.shown(now.step)
         index = jnp.arange(usable.shape[0], dtype=jnp.int32)
         usable = usable & ~now.forget
         filled = (self.view.tokens > 0)[None, :]
         steps = index[:, None]
         before = (self.view.birth[None, :] <= steps) & (steps < self.view.death[None, :])
         written = before | (self.view.source[None, :] == steps)
-        total = jnp.cumsum(jnp.where(now.shown, self.view.tokens, 0).astype(jnp.int64))
+        total = jnp.cumsum(jnp.where(shown, self.view.tokens, 0).astype(jnp.int64))
         tokens = jnp.concatenate([jnp.zeros(1, jnp.int64), total])
-        shared_prompt = tokens[_first((before ^ now.shown[None, :]) & filled)]
-        shared_sequence = jnp.minimum(tokens[_first((written ^ now.shown[None, :]) & filled)], left)
+        shared_prompt = tokens[_first((before ^ shown[None, :]) & filled)]
+        shared_sequence = jnp.minimum(tokens[_first((written ^ shown[None, :]) & filled)], left)
         fresh = now.cached & (index == now.step)
         shared = jnp.where(usable, shared_prompt, 0), jnp.where(usable, shared_sequence, 0)
         return *shared, (usable | fresh, jnp.where(fresh, now.left, left))
@@ -149,13 +138,14 @@ class TokenIds:
     def visit(self, state: State, now: Now) -> tuple[jax.Array, jax.Array, State]:
         sequences, prompts, left = state
         prompts, left = jnp.where(now.forget, 0, prompts), jnp.where(now.forget, 0, left)
-        mine = self._render(now.shown)
+        shown = self.view.shown(now.step)
+        mine = self._render(shown)
         position = jnp.arange(self.width, dtype=jnp.int32)
         agree = jnp.min(jnp.where(sequences != mine[None, :], position, self.width), axis=1).astype(jnp.int64)
         agree = jnp.minimum(agree, now.prompt)
         shared = jnp.minimum(agree, prompts), jnp.minimum(agree, left)
         fresh = now.cached & (jnp.arange(prompts.shape[0], dtype=jnp.int32) == now.step)
-        written = self._render(now.shown | (self.view.source == now.step))
+        written = self._render(shown | (self.view.source == now.step))
         state = (
             jnp.where(fresh[:, None], written[None, :], sequences),
             jnp.where(fresh, now.prompt, prompts),

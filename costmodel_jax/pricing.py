@@ -19,12 +19,13 @@ from jaxtyping import Float64, Int64
 from costmodel_jax.errors import CostModelError
 from costmodel_jax.precision import exact, has_tracer
 
-__all__ = ["Capped", "CountsLike", "Prices", "cost", "cost_per_call"]
+__all__ = ["Capped", "CountsLike", "Measured", "Prices", "cost", "cost_per_call", "measure", "spent"]
 
 Price: TypeAlias = Any
 """A float; an array or tracer under transformations, and anything where a tree utility rebuilds the dataclass."""
 
 _NUMBER = (int, float, np.number)
+Numbers: TypeAlias = Array | np.ndarray
 
 
 @jax.tree_util.register_dataclass
@@ -146,44 +147,75 @@ def cost(counts: CountsLike, prices: Prices, w: Any = 1.0) -> Float64[Array | np
       >>> counts = count(pack(runs), KeepAll(), cache_rules["vllm"])
       >>> cost(counts, architectures["Qwen3.6-27B"].prices(), w=2.0)
     """
-    total = jnp.sum(_array(counts.extra), axis=-1)
-    for price, count in _terms(counts, prices, w):
-        total = total + price * jnp.sum(count, axis=-1).astype(jnp.float64)
-    return jnp.where(jnp.asarray(counts.ok), total, jnp.nan)
+    measured = jax.tree.map(lambda count: jnp.sum(count, axis=-1), measure(counts, prices))
+    return jnp.where(jnp.asarray(counts.ok), spent(measured, prices, w), jnp.nan)
 
 
 @exact
 def cost_per_call(counts: CountsLike, prices: Prices, w: Any = 1.0) -> Float64[Array | np.ndarray, "*runs calls"]:
     """Cost of each call, as `cost`: float64 [runs, calls], zero for padded calls, NaN for runs that are not ok."""
-    total = _array(counts.extra)
-    for price, count in _terms(counts, prices, w):
-        total = total + price * count.astype(jnp.float64)
-    return jnp.where(jnp.asarray(counts.ok)[..., None], total, jnp.nan)
+    return jnp.where(jnp.asarray(counts.ok)[..., None], spent(measure(counts, prices), prices, w), jnp.nan)
 
 
-def _terms(counts: CountsLike, prices: Prices, w: Any) -> list[tuple[Array, Array]]:
-    """Each price with the int64 count [runs, calls] it multiplies."""
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """All that prices multiply, by call or summed over calls: sums of it are exact, and priced afterwards.
+
+    Attributes:
+      processed, generated, pairs: as of `costmodel_jax.Counts`, int64.
+      decoded: pairs of generated positions among ``pairs``.
+      capped: for each window, pairs of queries that meet at most so many keys, and those of generated positions.
+      extra: FLOPs outside the actor, float64.
+    """
+
+    processed: Any
+    generated: Any
+    pairs: Any
+    decoded: Any
+    capped: tuple[tuple[Any, Any], ...]
+    extra: Any
+
+
+def measure(counts: CountsLike, prices: Prices) -> Measured:
+    """Measure counts [*runs, calls] for the windows that some prices have; needs a 64-bit scope."""
     prompt, reused, generated = _count(counts, "prompt"), _count(counts, "reused"), _count(counts, "generated")
-    processed, pairs = _count(counts, "processed"), _count(counts, "pairs")
+    capped = []
+    for each in prices.windows:
+        window = jnp.asarray(each.window).astype(jnp.int64)
+        decoded = _capped(prompt, prompt + generated, window)
+        capped.append((_capped(reused, prompt, window) + decoded, decoded))
+    return Measured(
+        processed=_count(counts, "processed"),
+        generated=generated,
+        pairs=_count(counts, "pairs"),
+        decoded=_capped(prompt, prompt + generated, None),
+        capped=tuple(capped),
+        extra=_array(counts.extra),
+    )
+
+
+def spent(measured: Measured, prices: Prices, w: Any) -> Numbers:
+    """The cost of what was measured, float64. JAX arrays need a 64-bit scope; of NumPy arrays it is one too."""
     linear = _price("linear", prices.linear)
     terms = [
-        (linear, processed),
-        ((_weight(w) - 1.0) * linear, generated),
-        (_price("state", prices.state), processed),
-        (_price("head", prices.head), generated),
+        (linear, measured.processed),
+        ((_weight(w) - 1.0) * linear, measured.generated),
+        (_price("state", prices.state), measured.processed),
+        (_price("head", prices.head), measured.generated),
     ]
-    terms += _pair_terms("pair", prices.pair, prices.pair_generated, pairs, _capped(prompt, prompt + generated, None))
-    for capped in prices.windows:
-        window = jnp.asarray(capped.window).astype(jnp.int64)
-        decoded = _capped(prompt, prompt + generated, window)
-        met = _capped(reused, prompt, window) + decoded
-        terms += _pair_terms("windows", capped.pair, capped.pair_generated, met, decoded)
-    return terms
+    terms += _pair_terms("pair", prices.pair, prices.pair_generated, measured.pairs, measured.decoded)
+    for each, (met, decoded) in zip(prices.windows, measured.capped, strict=True):
+        terms += _pair_terms("windows", each.pair, each.pair_generated, met, decoded)
+    total: Numbers = measured.extra
+    for price, count in terms:
+        total = total + price * count.astype(np.float64)
+    return total
 
 
 def _pair_terms(
-    name: str, pair: Price, pair_generated: Price, pairs: Array, decoded: Array
-) -> list[tuple[Array, Array]]:
+    name: str, pair: Price, pair_generated: Price, pairs: Numbers, decoded: Numbers
+) -> list[tuple[Array | np.float64, Numbers]]:
     """``pairs`` at one price, or split where the ``decoded`` ones among them have their own."""
     if pair_generated is None:
         return [(_price(f"{name}", pair), pairs)]
@@ -217,8 +249,10 @@ def _count(counts: CountsLike, name: str) -> Array:
     return values
 
 
-def _price(name: str, value: Price) -> Array:
+def _price(name: str, value: Price) -> Array | np.float64:
     """A price as a float64 scalar, or refused where a 32-bit transformation has rounded it."""
+    if isinstance(value, _NUMBER):
+        return np.float64(value)
     price = jnp.asarray(value)
     if price.ndim:
         raise CostModelError(f"prices.{name} has shape {price.shape}: one number per price; use jax.vmap over many")
@@ -230,8 +264,8 @@ def _price(name: str, value: Price) -> Array:
     return price.astype(jnp.float64)
 
 
-def _weight(w: Any) -> Array:
-    weight = jnp.asarray(w).astype(jnp.float64)
+def _weight(w: Any) -> Array | np.float64:
+    weight = np.float64(w) if isinstance(w, _NUMBER) else jnp.asarray(w).astype(jnp.float64)
     if weight.ndim:
         raise CostModelError(f"w has shape {weight.shape}: give a scalar, or jax.vmap over many")
     if not has_tracer(weight) and not weight >= 1:

@@ -12,25 +12,13 @@ import logging
 import sys
 from dataclasses import dataclass, field
 
-import jax
-
 from costmodel_jax.errors import CostModelError
+from launch.cluster import Cluster
 from launch.configs import read_experiment
 from remory_jax.ledger.actor import LevelNotReachedError
 from remory_jax.training.checkpointing import CheckpointError
 from remory_jax.training.export import export_memory
 from remory_jax.training.loop import train
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """Processes of a run on several hosts; none by default."""
-
-    auto: bool = False  # take the rest from the environment, as TPU pods and Slurm give it
-    coordinator: str | None = None  # host:port of process 0
-    processes: int | None = None
-    process: int | None = None
-    timeout: int = 300  # seconds to wait for the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     try:
         experiment, options = read_experiment(given, Options(), prog="python -m launch.train", text=__doc__)
-        cluster = options.cluster
-        if cluster.auto or cluster.coordinator is not None:
-            if jax.config.jax_platforms == "cpu":
-                jax.config.update("jax_cpu_collectives_implementation", "gloo")
-            jax.distributed.initialize(
-                coordinator_address=cluster.coordinator,
-                num_processes=cluster.processes,
-                process_id=cluster.process,
-                initialization_timeout=cluster.timeout,
-            )
+        options.cluster.connect()
         trained = train(experiment, resume=not options.fresh)
         folder = export_memory(trained)
     except (CostModelError, CheckpointError, LevelNotReachedError, ValueError, OSError, ImportError) as error:

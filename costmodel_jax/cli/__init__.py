@@ -15,6 +15,7 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "price": ("price", "Count and price runs under policies and cache rules."),
+    "sweep": ("sweep", "Any number of runs under everything, as Parquet parts."),
     "explain": ("explain", "One run call by call: what was processed again, and why."),
     "breakeven": ("breakeven", "After how many positions and calls an edit pays back."),
     "import": ("importing", "Turn agent logs into agent-run/1 JSON Lines."),
