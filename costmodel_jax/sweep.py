@@ -233,7 +233,8 @@ def _named(
         pairs = []
         for each in defaults if given is None else given:
             found = parse(each) if isinstance(each, str) else each
-            pairs.append((each if isinstance(each, str) else name_of(found), found))
+            named_so = each if isinstance(each, str) or not isinstance(found, kind) else name_of(found)
+            pairs.append((named_so, found))
     if not pairs:
         raise CostModelError(f"{what} is empty: give at least one, or None for the defaults")
     named: dict[str, Any] = {}

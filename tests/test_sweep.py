@@ -17,6 +17,7 @@ from strategies import seeded_runs
 
 import costmodel_jax as cm
 from costmodel_jax.cli import main
+from costmodel_jax.counting import STATUS
 from costmodel_jax.errors import CostModelError, InputError
 from costmodel_jax.groups import compiling_quickly
 from costmodel_jax.schema import Run, dump_runs
@@ -33,6 +34,7 @@ POLICIES = {
     "keep-latest:2": cm.KeepLatest(2),
     "compact": cm.Compact(90, keep_tail=10, summary=7, instruction=3),
     "with-memory": cm.CompactWithMemory(90, keep_tail=10, summary=7, instruction=3, slots=4, memory_flops=2.5),
+    "tight": cm.Compact(90, keep_head=60, keep_tail=40, summary=7),
     "as-recorded": cm.AsRecorded(),
 }
 CACHES = {
@@ -77,31 +79,51 @@ def swept(runs: list[Run]) -> Sweep:
     return sweep(runs, POLICIES, CACHES, PRICES, W)
 
 
-def test_equals_counting_one_by_one(runs: list[Run], swept: Sweep) -> None:
-    table = swept.to_arrow().to_pylist()
-    rows = iter(table)
-    for run in runs:
-        batch = cm.pack([run])
-        for policy in POLICIES.values():
-            for rule in CACHES.values():
-                counts = None if rule.ttl is not None and not batch.has_time else cm.count(batch, policy, rule)
-                for prices in PRICES.values():
+def counted(runs: list[Run], policy: Any, rule: cm.CacheRule) -> dict[str, tuple[cm.Counts, int]]:
+    """Counts and the row of each run, packed with all others that can be packed with it."""
+    found: dict[str, tuple[cm.Counts, int]] = {}
+    for ids in (False, True):
+        part = [run for run in runs if shape_of(run).ids == ids]
+        if rule.ttl is not None:
+            part = [run for run in part if run.id != "no times"]
+        counts = cm.count(cm.pack(part), policy, rule)
+        found |= {run.id: (counts, row) for row, run in enumerate(part)}
+    return found
+
+
+def test_equals_counting_by_itself(runs: list[Run], swept: Sweep) -> None:
+    table = {(r["run"], r["policy"], r["cache"], r["architecture"], r["w"]): r for r in swept.to_arrow().to_pylist()}
+    assert len(table) == len(swept) == len(runs) * len(POLICIES) * len(CACHES) * len(PRICES) * len(W)
+    statuses = set()
+    for policy_name, policy in POLICIES.items():
+        for cache_name, rule in CACHES.items():
+            found = counted(runs, policy, rule)
+            costs = {
+                (name, w, id(counts)): cm.cost(counts, prices, w)
+                for counts in {id(counts): counts for counts, _ in found.values()}.values()
+                for name, prices in PRICES.items()
+                for w in W
+            }
+            for run in runs:
+                for name in PRICES:
                     for w in W:
-                        row = next(rows)
-                        if counts is None:
+                        row = table[run.id, policy_name, cache_name, name, w]
+                        statuses.add(row["status"])
+                        if run.id not in found:
                             assert row["status"] == "no times" and row["flops"] is None and row["pairs"] is None
                             continue
-                        if not counts.ok[0]:
-                            assert row["status"] == cm.counting.STATUS[int(counts.status[0])]
+                        counts, i = found[run.id]
+                        if not counts.ok[i]:
+                            assert row["status"] == STATUS[int(counts.status[i])]
                             assert row["flops"] is None and row["calls"] is None
                             continue
                         assert row["status"] == "ok"
-                        for name in ("prompt", "reused", "generated", "processed", "pairs"):
-                            assert row[name] == int(getattr(counts, name).sum()), name
-                        assert (row["calls"], row["requests"]) == (int(counts.mask.sum()), int(counts.summary.sum()))
-                        assert row["flops"] == float(cm.cost(counts, prices, w)[0])
-    assert next(rows, None) is None
-    assert len(table) == len(swept) == len(runs) * len(POLICIES) * len(CACHES) * len(PRICES) * len(W)
+                        for number in ("prompt", "reused", "generated", "processed", "pairs"):
+                            assert row[number] == int(getattr(counts, number)[i].sum()), number
+                        assert row["calls"] == int(counts.mask[i].sum())
+                        assert row["requests"] == int(counts.summary[i].sum())
+                        assert row["flops"] == float(costs[name, w, id(counts)][i])
+    assert {"ok", "no times", "infeasible"} <= statuses
 
 
 def test_columns(runs: list[Run], swept: Sweep) -> None:
@@ -130,9 +152,8 @@ def test_keep_all_is_compared_with_where_it_was_not_asked_for(runs: list[Run], s
 
 
 def test_a_mesh_shares_the_runs(runs: list[Run], swept: Sweep) -> None:
-    for axes in ({"data": 8}, {"a": 2, "b": 4}):
-        mesh = jax.make_mesh(tuple(axes.values()), tuple(axes))
-        assert sweep(runs, POLICIES, CACHES, PRICES, W, mesh=mesh).to_arrow().equals(swept.to_arrow())
+    mesh = jax.make_mesh((2, 4), ("a", "b"))
+    assert sweep(runs, POLICIES, CACHES, PRICES, W, mesh=mesh).to_arrow().equals(swept.to_arrow())
 
 
 def test_specs_and_names() -> None:

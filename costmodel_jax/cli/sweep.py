@@ -22,11 +22,12 @@ from costmodel_jax.tables import compact_number
 
 __all__ = ["HELP", "Command"]
 
-HELP = """Files of runs are streamed: agent-run/1 as JSON Lines, Parquet or ArrayRecord, and logs.
+HELP = """Files are streamed: agent-run/1 as JSON Lines, Parquet or ArrayRecord, and logs.
+
 A sweep that was stopped goes on when the same command is run again.
 
 Example:
-  costmodel sweep runs/ --out swept --arch Qwen3-8B --arch Qwen3.6-27B --w 1 --w 3
+  costmodel sweep runs/ --out swept --arch Qwen3-8B --w 1 --w 3
 
 Policies, cache rules and architectures: see costmodel price --help."""
 
