@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -32,8 +33,12 @@ def write_parquet(path: str | os.PathLike[str], tables: Iterable[Any]) -> int:
     with (
         whole_file(path) as stream,
         pq.ParquetWriter(stream, schema(), compression="zstd", compression_level=1, use_dictionary=coded) as writer,
+        ThreadPoolExecutor(1) as pool,  # makes the next table while this one is written
     ):
-        for table in tables:
+        iterator = iter(tables)
+        ahead = pool.submit(next, iterator, None)
+        while (table := ahead.result()) is not None:
+            ahead = pool.submit(next, iterator, None)
             writer.write_table(table, row_group_size=max(table.num_rows, 1))
             rows += table.num_rows
     return rows
