@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from costmodel_jax.errors import CostModelError
-from costmodel_jax.flattening import flatten
+from costmodel_jax.flattening import flatten, slots
 from costmodel_jax.pytree import pytree
 from costmodel_jax.schema import KINDS, Run
 
@@ -96,8 +96,7 @@ def buckets(runs: Sequence[Run]) -> list[list[int]]:
     """Indices of ``runs`` grouped by padded shape, so that a long run does not pad all the short ones."""
     groups: dict[tuple[int, int], list[int]] = {}
     for i, run in enumerate(runs):
-        slots = sum(len(c.input) + len(c.output) + sum(e.segment is not None for e in c.edits) for c in run.calls)
-        groups.setdefault((bucket(len(run.calls)), bucket(slots)), []).append(i)
+        groups.setdefault((bucket(len(run.calls)), bucket(slots(run))), []).append(i)
     return [groups[shape] for shape in sorted(groups)]
 
 

@@ -8,13 +8,13 @@ are gone through one by one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from costmodel_jax.schema import KINDS, Call, Run, Segment
 
-__all__ = ["Flat", "flatten"]
+__all__ = ["Flat", "flatten", "slots"]
 
 _KIND = {kind: number for number, kind in enumerate(KINDS)}
 _USER = _KIND["user"]
@@ -47,6 +47,11 @@ class Flat:
     offset: np.ndarray
     ids: np.ndarray | None
     id_counts: np.ndarray
+
+
+def slots(run: Run) -> int:
+    """Segments of a run, replacements of recorded edits included."""
+    return sum(len(c.input) + len(c.output) + sum(e.segment is not None for e in c.edits) for c in run.calls)
 
 
 def flatten(runs: Sequence[Run]) -> Flat:
@@ -147,15 +152,15 @@ def _with_edits(
     """The columns with the recorded ends of edited runs, and their replacements in the places of what they replace."""
     counts = counts.copy()
     begins = np.cumsum(counts) - counts
-    places: list[int] = []  # before which recorded segment each replacement stands, over all runs
+    places: list[int] = []  # the recorded segment that each replacement stands before, over all runs
     put: list[_Replacement] = []
     recorded_end = columns["recorded_end"].copy()
     for i in edited:
         ends = end[start[i] : start[i] + len(runs[i].calls)].tolist()
         own, found = _replay_edits(runs[i], ends)
         recorded_end[begins[i] : begins[i] + counts[i]] = own
-        places += [int(begins[i]) + place for place, _ in found]
-        put += [replacement for _, replacement in found]
+        places += [int(begins[i]) + replacement.start for replacement in found]
+        put += found
         counts[i] += len(found)
     values: dict[str, list[int] | list[bool]] = {
         "tokens": [each.segment.tokens for each in put],
@@ -171,17 +176,9 @@ def _with_edits(
         name: np.insert(recorded_end if name == "recorded_end" else column, places, values[name])
         for name, column in columns.items()
     }
-    joined = list(segments)
-    for place, replacement in reversed(list(zip(places, put, strict=True))):
-        joined.insert(place, replacement.segment)
-    return merged, counts, joined
-
-
-def _numbered(calls: Sequence[Call]) -> Iterator[int]:
-    """The call of each recorded segment, in their numbering."""
-    for t, call in enumerate(calls):
-        for _ in range(len(call.input) + len(call.output)):
-            yield t
+    recorded, added = np.empty(len(segments), object), np.empty(len(put), object)
+    recorded[:], added[:] = segments, [each.segment for each in put]
+    return merged, counts, np.insert(recorded, places, added).tolist()
 
 
 @dataclasses.dataclass
@@ -196,9 +193,9 @@ class _Replacement:
     until: int  # the end of its session
 
 
-def _replay_edits(run: Run, ends: Sequence[int]) -> tuple[list[int], list[tuple[int, _Replacement]]]:
-    """The call from which each recorded segment is gone, and replacements with the segment they stand before."""
-    recorded = [ends[call] for call in _numbered(run.calls)]
+def _replay_edits(run: Run, ends: Sequence[int]) -> tuple[list[int], list[_Replacement]]:
+    """The call from which each recorded segment is gone, and replacements in rendered order."""
+    recorded = [ends[t] for t, call in enumerate(run.calls) for _ in range(len(call.input) + len(call.output))]
     replacements: list[_Replacement] = []
     for t, call in enumerate(run.calls):
         for edit in call.edits:
@@ -209,5 +206,4 @@ def _replay_edits(run: Run, ends: Sequence[int]) -> tuple[list[int], list[tuple[
                     earlier.end = min(earlier.end, t)
             if edit.segment is not None:
                 replacements.append(_Replacement(edit.start, edit.stop, edit.segment, t, ends[t], ends[t]))
-    ordered = sorted(replacements, key=lambda each: each.start)  # stable: later ones stand behind earlier ones
-    return recorded, [(each.start, each) for each in ordered]
+    return recorded, sorted(replacements, key=lambda each: each.start)  # later ones stand behind earlier ones

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from costmodel_jax.calls import bucket, buckets
+from costmodel_jax.flattening import slots
 from costmodel_jax.schema import Run
 
 __all__ = ["Group", "compiling_quickly", "grouped"]
@@ -58,7 +59,7 @@ def grouped(runs: Sequence[Run], which: Sequence[int]) -> list[Group]:
             group = Group(
                 runs=indices,
                 calls=max(bucket(len(runs[i].calls)) for i in indices),
-                segments=max(bucket(_slots(runs[i])) for i in indices),
+                segments=max(bucket(slots(runs[i])) for i in indices),
             )
             if len(groups) > start:
                 last = groups[-1]
@@ -78,7 +79,3 @@ def _parts(group: Group) -> Iterator[Group]:
     size = max(MEMORY // (group.calls * group.segments), 1)
     for first in range(0, len(group.runs), size):
         yield dataclasses.replace(group, runs=group.runs[first : first + size])
-
-
-def _slots(run: Run) -> int:
-    return sum(len(c.input) + len(c.output) + sum(e.segment is not None for e in c.edits) for c in run.calls)

@@ -93,7 +93,7 @@ class Sweep:
       w: prices of a generated position relative to a prefilled one.
       totals: int64 [runs, policies, caches].
       kept: totals of keeping everything [runs, 1, caches], which costs are compared with.
-      shapes: batches that were counted, as (shape, rows, seconds): each shape and number of rows is compiled once.
+      shapes: of the batches that were counted, with their rows: each is compiled once.
     """
 
     facts: Facts
@@ -103,7 +103,7 @@ class Sweep:
     w: tuple[float, ...]
     totals: Totals
     kept: Totals
-    shapes: tuple[tuple[Shape, int, float], ...]
+    shapes: frozenset[tuple[Shape, int]]
 
     def __len__(self) -> int:
         """Rows of the table."""
@@ -185,7 +185,7 @@ def sweep_axes(runs: Sequence[Run], axes: Axes, *, mesh: Mesh | None = None) -> 
     """`sweep` over axes whose names are resolved."""
     if not runs:
         raise CostModelError("sweep needs at least one run")
-    shapes: list[tuple[Shape, int, float]] = []
+    shapes: set[tuple[Shape, int]] = set()
     everything = list(axes.policies.values())
     if KeepAll() not in everything:
         everything.insert(0, KeepAll())
@@ -196,7 +196,7 @@ def sweep_axes(runs: Sequence[Run], axes: Axes, *, mesh: Mesh | None = None) -> 
         list(axes.caches.values()),
         _windows(axes.prices.values()),
         mesh=mesh,
-        seen=lambda shape, rows, seconds: shapes.append((shape, rows, seconds)),
+        seen=lambda shape, rows: shapes.add((shape, rows)),
     )
     return Sweep(
         facts=Facts.of(runs),
@@ -206,7 +206,7 @@ def sweep_axes(runs: Sequence[Run], axes: Axes, *, mesh: Mesh | None = None) -> 
         w=axes.w,
         totals=_part(totals, slice(len(everything) - len(axes.policies), None)),
         kept=_part(totals, slice(kept, kept + 1)),
-        shapes=tuple(shapes),
+        shapes=frozenset(shapes),
     )
 
 

@@ -15,7 +15,7 @@ from costmodel_jax.errors import InputError
 from costmodel_jax.policies import Policy
 from costmodel_jax.pricing import Prices
 
-__all__ = ["Axes", "File", "Output", "Point", "Reading", "Texts", "arg", "configuration"]
+__all__ = ["Axes", "File", "Output", "Point", "Reading", "Texts", "Weights", "arg", "configuration"]
 
 arg = tyro.conf.arg
 Texts = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
@@ -118,6 +118,32 @@ class Axes:
         if unknown:
             raise InputError(f"--extension {unknown[0]}: unknown; known: {', '.join(EXTENSIONS)}")
         return architecture.prices(**dict.fromkeys(self.extension, True))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Values of w."""
+
+    w: Annotated[
+        tuple[float, ...],
+        tyro.conf.UseAppendAction,
+        arg(
+            metavar="W",
+            help="Price of a generated position relative to a prefilled one, 1 by default.",
+            help_behavior_hint="(repeatable)",
+        ),
+    ] = ()
+
+    def weights(self) -> tuple[float, ...]:
+        """At least one.
+
+        Raises:
+          InputError: for a w below 1.
+        """
+        for w in self.w:
+            if not 1.0 <= w < float("inf"):
+                raise InputError(f"--w {w:g}: a generated position costs at least as much as a prefilled one, w >= 1")
+        return self.w or (1.0,)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,14 +6,12 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-import tyro
-
 from costmodel_jax import specs
 from costmodel_jax.cli import price_view as view
 from costmodel_jax.cli.breaks import Breaks, find_breaks
 from costmodel_jax.cli.findings import show_breaks, show_payback
 from costmodel_jax.cli.floors import Infeasible, infeasible
-from costmodel_jax.cli.options import Axes, File, Output, Reading, arg, configuration
+from costmodel_jax.cli.options import Axes, File, Output, Reading, Weights, arg, configuration
 from costmodel_jax.cli.payback import PaidEdit, holds_under, paid_edits
 from costmodel_jax.cli.reading import Loaded, load, named_paths, sources
 from costmodel_jax.cli.screen import Screen
@@ -45,18 +43,9 @@ HELP = "\n".join(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Command(Output, Axes, Reading):
+class Command(Output, Weights, Axes, Reading):
     """Options of ``costmodel price``."""
 
-    w: Annotated[
-        tuple[float, ...],
-        tyro.conf.UseAppendAction,
-        arg(
-            metavar="W",
-            help="Price of a generated position relative to a prefilled one, 1 by default.",
-            help_behavior_hint="(repeatable)",
-        ),
-    ] = ()
     runs: Annotated[int, arg(metavar="N", help="Runs to list one by one; 0 for all.")] = 20
     resamples: Annotated[int, arg(metavar="N", help="Bootstrap draws for 95% intervals over tasks; 0 for none.")] = 0
     seed: Annotated[int, arg(metavar="N", help="Seed of the bootstrap.")] = 0
@@ -71,7 +60,7 @@ class Command(Output, Axes, Reading):
         """Price, and return the exit code."""
         screen = Screen(json=self.json, quiet=self.quiet)
         self._check()
-        self.policies(), self.caches()  # a wrong spec is said before anything is read
+        self.policies(), self.caches(), self.weights()  # a wrong spec is said before anything is read
         prices = {name: self.prices(architecture) for name, architecture in self.architectures().items()}
         if self.dry_run:
             return self._say_what(screen)
@@ -83,7 +72,7 @@ class Command(Output, Axes, Reading):
         policies, caches, architectures = self.policies(), self.caches(), self.architectures()
         with screen.progress("counting", len(caches) * len({KEEP_ALL, *policies})) as advance:
             grid = count_grid(loaded.runs, policies, caches, advance=advance)
-        priced = [price(grid, name, prices[name], w) for name in architectures for w in self.w or (1.0,)]
+        priced = [price(grid, name, prices[name], w) for name in architectures for w in self.weights()]
         self._write(screen, self.csv, priced, "csv")
         self._write(screen, self.parquet, priced, "parquet")
         plain = next(iter(architectures.values())).prices()
@@ -100,9 +89,6 @@ class Command(Output, Axes, Reading):
         for name, value, least in (("runs", self.runs, 0), ("resamples", self.resamples, 0), ("seed", self.seed, 0)):
             if value < least:
                 raise InputError(f"--{name} {value}: give at least {least}")
-        for w in self.w:
-            if not 1.0 <= w < float("inf"):
-                raise InputError(f"--w {w:g}: a generated position costs at least as much as a prefilled one, w >= 1")
 
     def _write(self, screen: Screen, path: File, priced: Sequence[Priced], format: Literal["csv", "parquet"]) -> None:
         if path is not None:
@@ -173,7 +159,7 @@ class Command(Output, Axes, Reading):
             "policies": list(self.policies()),
             "caches": list(self.caches()),
             "architectures": list(self.architectures()),
-            "w": list(self.w or (1.0,)),
+            "w": list(self.weights()),
         }
         screen.answer(
             {"command": "price", "dry_run": True, "configuration": configuration(self), "files": files, **axes}

@@ -7,9 +7,7 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
-from costmodel_jax.cli.options import Axes, Output, Reading, arg, configuration
+from costmodel_jax.cli.options import Axes, Output, Reading, Weights, arg, configuration
 from costmodel_jax.cli.reading import count_tokens
 from costmodel_jax.cli.screen import Screen, table
 from costmodel_jax.errors import InputError
@@ -35,19 +33,10 @@ _EVERY = 30.0  # seconds between lines of progress where there is no terminal
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Command(Output, Axes, Reading):
+class Command(Output, Weights, Axes, Reading):
     """Options of ``costmodel sweep``."""
 
     out: Annotated[Path, arg(metavar="DIR", help="Folder of the parts; new, empty, or of this sweep.")]
-    w: Annotated[
-        tuple[float, ...],
-        tyro.conf.UseAppendAction,
-        arg(
-            metavar="W",
-            help="Price of a generated position relative to a prefilled one, 1 by default.",
-            help_behavior_hint="(repeatable)",
-        ),
-    ] = ()
     chunk: Annotated[int, arg(metavar="N", help="Records of a part.")] = 1024
     share: Annotated[str, arg(metavar="I/N", help="Make every N-th part from the I-th on, counted from 0.")] = "0/1"
 
@@ -63,7 +52,7 @@ class Command(Output, Axes, Reading):
         if self.chunk < 1:
             raise InputError(f"--chunk {self.chunk}: give at least 1")
         prices = {name: self.prices(architecture) for name, architecture in self.architectures().items()}
-        axes = SweepAxes.of(self.policies(), self.caches(), prices, self.w or (1.0,))
+        axes = SweepAxes.of(self.policies(), self.caches(), prices, self.weights())
         options = Options(
             lenient=self.lenient, count_tokens=None if self.tokenizer is None else count_tokens(self.tokenizer)
         )

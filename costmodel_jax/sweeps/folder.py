@@ -21,6 +21,7 @@ from costmodel_jax.schema import Run
 from costmodel_jax.sweep import Axes, sweep_axes
 from costmodel_jax.sweeps.files import write_parquet
 from costmodel_jax.sweeps.records import Records
+from costmodel_jax.sweeps.shapes import Shape
 from costmodel_jax.tables import whole_file
 
 __all__ = ["MANIFEST", "Progress", "sweep_to_folder"]
@@ -79,11 +80,11 @@ def sweep_to_folder(
     missing = [number for number in mine if not _part(folder, number).is_file()]
     kept = len(mine) - len(missing)
     progress = Progress(parts=len(mine), done=kept, kept=kept, runs=0, rows=0, programs=0)
-    shapes = set()
+    shapes: set[tuple[Shape, int]] = set()
     for number, runs in zip(missing, _read_ahead(records, missing, chunk), strict=True):
         found = sweep_axes(runs, axes, mesh=mesh) if runs else None
         rows = write_parquet(_part(folder, number), found.tables() if found else ())
-        shapes |= {(shape, rows) for shape, rows, _ in found.shapes} if found else set()
+        shapes |= found.shapes if found else set()
         progress = Progress(
             parts=len(mine),
             done=progress.done + 1,

@@ -10,6 +10,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -49,12 +50,12 @@ class Records:
     paths: tuple[str, ...]
     files: tuple[File, ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_ends", list(accumulate(len(file) for file in self.files)))
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(len(file) for file in self.files))
 
     def __len__(self) -> int:
-        ends: list[int] = self._ends  # type: ignore[attr-defined]
-        return ends[-1] if ends else 0
+        return self._ends[-1]
 
     def __getitem__(self, index: int, /) -> list[Run]:
         """The runs of a record.
@@ -62,9 +63,8 @@ class Records:
         Raises:
           InputError: with file and line or row, for what cannot be read.
         """
-        ends: list[int] = self._ends  # type: ignore[attr-defined]
-        file = bisect_right(ends, index)
-        return self.files[file][index - (ends[file - 1] if file else 0)]
+        file = bisect_right(self._ends, index)
+        return self.files[file][index - (self._ends[file - 1] if file else 0)]
 
     def describe(self) -> list[dict[str, Any]]:
         """Path, size and time of change of every file: what a sweep that goes on is held against."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from costmodel_jax.flattening import slots
 from costmodel_jax.schema import Run
 
 __all__ = ["Group", "Shape", "grouped", "shape_of"]
@@ -46,10 +47,9 @@ class Group:
 
 def shape_of(run: Run) -> Shape:
     """The shape a run is padded to."""
-    slots = sum(len(c.input) + len(c.output) + sum(e.segment is not None for e in c.edits) for c in run.calls)
     calls = _power(len(run.calls), LEAST_CALLS)
-    ids = any(segment.ids is not None for call in run.calls for part in (call.input, call.output) for segment in part)
-    return Shape(calls, _power(slots, 4 * calls), ids)
+    ids = any(segment.ids is not None for segment in run.segments)
+    return Shape(calls, _power(slots(run), 4 * calls), ids)
 
 
 def grouped(runs: Sequence[Run], *, multiple: int = 1) -> Iterator[Group]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -63,14 +62,14 @@ def count_totals(
     windows: Prices,
     *,
     mesh: Mesh | None = None,
-    seen: Callable[[Shape, int, float], None] = lambda shape, rows, seconds: None,
+    seen: Callable[[Shape, int], None] = lambda shape, rows: None,
 ) -> Totals:
     """Count runs of any lengths.
 
     Args:
       windows: prices whose windows are measured.
       mesh: its devices share the runs of a batch.
-      seen: called with the shape and rows of each batch and the seconds it took.
+      seen: called with the shape and rows of each batch.
 
     Returns:
       Totals of NumPy arrays in the order of ``runs``.
@@ -78,10 +77,8 @@ def count_totals(
     multiple = 1 if mesh is None else mesh.size
 
     def work(group: Group) -> Totals:
-        start = time.perf_counter()
-        found = _count_group([runs[i] for i in group.runs], group, policies, caches, windows, mesh)
-        seen(group.shape, group.rows, time.perf_counter() - start)
-        return found
+        seen(group.shape, group.rows)
+        return _count_group([runs[i] for i in group.runs], group, policies, caches, windows, mesh)
 
     groups = list(grouped(runs, multiple=multiple))
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # most of a program on CPU runs on one core

@@ -17,12 +17,11 @@ from jaxtyping import Array, Float, Int
 
 from costmodel_jax.pytree import pytree
 from remory_jax.actor import Actor
-from remory_jax.data.batch import Batch
 from remory_jax.memory.encoding import Rows
 from remory_jax.objective import per_position
 from remory_jax.training.contexts import extend, marker, pieces, tokens
 from remory_jax.training.experiment import HeldOut
-from remory_jax.training.probe import exchange as swap
+from remory_jax.training.probe import donors, exchange
 from remory_jax.training.reading import Reading, read, respond
 from remory_jax.training.step import Setting
 
@@ -75,7 +74,8 @@ class Measured:
 def evaluate(setting: Setting, params: Any, buffers: Any, actor: Actor, held_out: Iterable[HeldOut]) -> Measured:
     """Judge every condition on held-out batches.
 
-    "Shuffled" memory is that of the next example in the batch; "zero" memory has the same number of rows, all 0.
+    "Shuffled" memory is another example's, of another record where the batch has one
+    (`remory_jax.training.probe.donors`); "zero" memory has the same number of rows, all 0.
 
     Raises:
       ValueError: no held-out batch, a batch of one example (it has nothing to shuffle with), or an example with
@@ -87,7 +87,7 @@ def evaluate(setting: Setting, params: Any, buffers: Any, actor: Actor, held_out
         real = np.asarray(item.batch.index) >= 0
         if real.sum() < 2:
             raise ValueError("a held-out batch needs two examples or more: shuffled memory is another example's")
-        judged, sound = _judge(setting, params, buffers, actor, item.batch, item.longer)
+        judged, sound = _judge(setting, params, buffers, actor, item)
         bad = np.asarray(item.batch.index)[real & ~np.asarray(sound)]
         if bad.size:
             raise ValueError(f"held-out examples {bad.tolist()} have features that are not finite; leave them out")
@@ -110,13 +110,11 @@ def _pad(values: np.ndarray, *, width: int) -> np.ndarray:
 
 
 @functools.partial(jax.jit, static_argnames="setting")
-def _judge(
-    setting: Setting, params: Any, buffers: Any, actor: Actor, batch: Batch, longer: tuple[Array, Array] | None
-) -> tuple[dict[str, Judged], Array]:
-    template = setting.template
+def _judge(setting: Setting, params: Any, buffers: Any, actor: Actor, item: HeldOut) -> tuple[dict[str, Judged], Array]:
+    batch, longer, template = item.batch, item.longer, setting.template
     network = setting.network(params, buffers)
     reading = read(network, actor, batch, template, setting.encoding)
-    exchange = functools.partial(swap, real=jnp.asarray(batch.index) >= 0)
+    shuffle = functools.partial(exchange, source=donors(item))
     memory, response = reading.memory, reading.response
     prefix = batch.prefix_length
     around = len(template.m_open) + len(template.m_close)
@@ -149,14 +147,14 @@ def _judge(
     found["summary + memory"] = judge(after(reading.summarised, memory), summary + remembered)
     if has_summary:
         found["memory only"] = judge(after(reading.prefix, memory), prefix + remembered)
-    shuffled = exchange(memory)
+    shuffled = shuffle(memory)
     found["shuffled memory"] = judge(
         after(reading.summarised, shuffled), summary + jnp.sum(shuffled.mask, axis=1, dtype=jnp.int32) + around
     )
     zero = replace(memory, rows=jnp.zeros_like(memory.rows))
     found["zero memory"] = judge(after(reading.summarised, zero), summary + remembered)
     if batch.boundaries > 1:
-        other = read(network, actor, batch, template, setting.encoding, earlier=exchange).memory
+        other = read(network, actor, batch, template, setting.encoding, earlier=shuffle).memory
         found["other first memory"] = judge(after(reading.summarised, other), summary + remembered)
     return found, reading.sound
 

@@ -153,12 +153,7 @@ def abstract_step(experiment: Experiment, stage: Stage, mesh: Mesh | None, rules
     """The step of a stage as `remory_jax.training.loop.train` makes it, and its state as shapes with shardings."""
     network = network_shapes(experiment.memory, mesh, rules, dtype=experiment.dtype)
     optimizer = make_optimizer(experiment.optimizer, stage.steps, scale=stage.lr)
-    setting = Setting(
-        graph=network.graph,
-        template=experiment.template,
-        encoding=experiment.encoding,
-        objective=experiment.objective,
-    )
+    setting = Setting.of(experiment, network.graph)
     names = [known.name for known in experiment.stages]
     start = sum(before.steps for before in experiment.stages[: names.index(stage.name)])
     share = functools.partial(share_at, experiment, start, stage.steps)

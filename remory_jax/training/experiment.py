@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from jax.sharding import Mesh
 
+from costmodel_jax.pytree import pytree
 from remory_jax.actor import Actor
 from remory_jax.data.batch import Batch
 from remory_jax.data.template import Template
@@ -87,6 +88,7 @@ class Request:
     process_count: int = 1
 
 
+@pytree()
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
     """A held-out batch, and its summary++: the last summary with as many more tokens as memory has positions.

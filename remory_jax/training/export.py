@@ -66,10 +66,7 @@ def load_trained(
         actor=_of(experiment, actor, experiment.template),
     )
     graph, params, buffers = split(network)
-    setting = Setting(
-        graph=graph, template=experiment.template, encoding=experiment.encoding, objective=experiment.objective
-    )
-    return setting, params, buffers
+    return Setting.of(experiment, graph), params, buffers
 
 
 def _of(experiment: Experiment, actor: Actor, template: Template) -> Fingerprint:

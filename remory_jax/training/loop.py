@@ -25,7 +25,7 @@ from remory_jax.training.flops import peak_flops, step_flops
 from remory_jax.training.metrics import MetricsWriter
 from remory_jax.training.network import Network, create_network, embedding_scale
 from remory_jax.training.optimizer import make_optimizer, opt_state_shardings
-from remory_jax.training.placement import mesh_of, place
+from remory_jax.training.placement import mesh_of, place, place_held_out
 from remory_jax.training.probe import probe
 from remory_jax.training.step import Setting, TrainState, make_step
 from remory_jax.training.watchdog import Watchdog
@@ -91,12 +91,7 @@ def train(experiment: Experiment, *, resume: bool = True) -> Trained:
         scale=embedding_scale(actor),
         dtype=experiment.dtype,
     )
-    setting = Setting(
-        graph=network.graph,
-        template=experiment.template,
-        encoding=experiment.encoding,
-        objective=experiment.objective,
-    )
+    setting = Setting.of(experiment, network.graph)
     metadata = {
         "experiment": {
             field.name: getattr(experiment, field.name) for field in fields(experiment) if field.name not in _FREE
@@ -235,7 +230,7 @@ def _steps(
     held_out = None
     if experiment.probe_every:
         item = next(stage.data.held_out(request, 1), None)
-        held_out = None if item is None else place(item.batch, actor.mesh)
+        held_out = None if item is None else place_held_out(item, actor.mesh)
     late = _Late()
     with Watchdog(experiment.watchdog) as watchdog:
         for number in range(max(start, run.done) + 1, stop + 1):

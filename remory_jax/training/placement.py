@@ -54,8 +54,9 @@ def place_held_out(item: HeldOut, mesh: Mesh | None) -> HeldOut:
     if mesh is None:
         return item
     sharding = NamedSharding(mesh, PartitionSpec(ROWS))
-    longer = item.longer
-    if longer is not None:
-        ids, lengths = (jax.make_array_from_process_local_data(sharding, np.asarray(part)) for part in longer)
-        longer = (ids, lengths)
-    return replace(item, batch=place(item.batch, mesh), longer=longer)
+
+    def put(values: Any) -> jax.Array:
+        return jax.make_array_from_process_local_data(sharding, np.asarray(values))
+
+    longer, records = jax.tree.map(put, (item.longer, item.records))
+    return replace(item, batch=place(item.batch, mesh), longer=longer, records=records)

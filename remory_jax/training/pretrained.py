@@ -63,9 +63,7 @@ class PretrainedActor:
         folder = Path(self.folder)
         if not self.preset or folder.is_file() or (folder / "config.json").is_file():
             return ActorConfig.from_hf(folder)
-        name = architectures[self.preset].name
-        file = resources.files("costmodel_jax") / "architectures" / f"{name}.json"
-        return ActorConfig.from_hf(json.loads(file.read_text(encoding="utf-8"))["config"])
+        return _preset(self.preset)
 
     def tokenizer(self) -> str:
         """The folder, which holds the tokenizer too."""
@@ -99,8 +97,13 @@ class SmolLM2Actor:
         Raises:
           ValueError: a mesh that does not divide it.
         """
-        return PretrainedActor(folder="", preset="SmolLM2-135M", dtype=self.dtype, rules=self.rules).abstract(mesh)
+        return abstract_actor(_preset("SmolLM2-135M"), self.dtype, mesh, rules=self.rules)
 
     def tokenizer(self) -> str:
         """The folder with the tokenizer. Raises ImportError as `load`."""
         return str(smollm2_folder())
+
+
+def _preset(name: str) -> ActorConfig:
+    file = resources.files("costmodel_jax") / "architectures" / f"{architectures[name].name}.json"
+    return ActorConfig.from_hf(json.loads(file.read_text(encoding="utf-8"))["config"])

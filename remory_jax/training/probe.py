@@ -7,25 +7,26 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from remory_jax.actor import Actor
-from remory_jax.data.batch import Batch
 from remory_jax.memory.encoding import Rows
 from remory_jax.objective import per_position
+from remory_jax.training.experiment import HeldOut
 from remory_jax.training.reading import read, respond
 from remory_jax.training.step import Setting, TrainState
 
-__all__ = ["exchange", "gates", "probe"]
+__all__ = ["donors", "exchange", "gates", "probe"]
 
 
 @functools.partial(jax.jit, static_argnames="setting")
-def probe(setting: Setting, state: TrainState, actor: Actor, batch: Batch) -> dict[str, tuple[Array, Array]]:
+def probe(setting: Setting, state: TrainState, actor: Actor, item: HeldOut) -> dict[str, tuple[Array, Array]]:
     """Sums over a batch, as (sum, count): reverse and forward KL in nats, agreement, and what another's memory costs.
 
-    ``own_minus_shuffled`` is reverse KL with the example's own memory less that with the next example's: below 0 where
-    the memory is used. ``gate`` is the mean size of tanh(gate) over the layers that read the summary.
+    ``own_minus_shuffled`` is reverse KL with the example's own memory less that with another's (`exchange`): below 0
+    where the memory is used. ``gate`` is the mean size of tanh(gate) over the layers that read the summary.
     """
+    batch = item.batch
     network = setting.network(state.params, state.buffers)
     reading = read(network, actor, batch, setting.template, setting.encoding)
     weights = jnp.where(reading.sound[:, None], batch.weights, 0)
@@ -36,7 +37,7 @@ def probe(setting: Setting, state: TrainState, actor: Actor, batch: Batch) -> di
             student, reading.teacher, actor.head, mask=weights > 0, chunk=setting.objective.chunk, mesh=actor.mesh
         )
 
-    own, other = judge(reading.memory), judge(exchange(reading.memory, jnp.asarray(batch.index) >= 0))
+    own, other = judge(reading.memory), judge(exchange(reading.memory, donors(item)))
     total = jnp.sum(weights)
     found = {
         "reverse_kl": own.reverse,
@@ -59,9 +60,22 @@ def gates(params: Any) -> Array | None:
     return jnp.mean(jnp.abs(jnp.tanh(jnp.concatenate([value.reshape(-1) for value in found])))) if found else None
 
 
-def exchange(memory: Rows, real: Array) -> Rows:
-    """Each real example's memory goes to the one before it; filler rows, which end a batch, keep theirs."""
-    count = jnp.sum(real, dtype=jnp.int32)
-    at = jnp.arange(len(real), dtype=jnp.int32)
-    source = jnp.where(real, (at + 1) % jnp.maximum(count, 1), at)
+def donors(item: HeldOut) -> Int[Array, " batch"]:
+    """Whose memory each example gets when memories are exchanged.
+
+    That of the next example of another record, as a neighbour from the same text would say much of the same; of the
+    next example where the batch is of one record. Filler rows keep theirs.
+    """
+    index = jnp.asarray(item.batch.index)
+    records = index if item.records is None else jnp.asarray(item.records)
+    at = jnp.arange(len(index), dtype=jnp.int32)
+    ahead = (at[None, :] - at[:, None]) % len(index)  # of each column's example, seen from each row's
+    real = (index >= 0)[None, :] & (ahead > 0)
+    other = real & (records[None, :] != records[:, None])
+    rank = jnp.where(other, ahead, jnp.where(real, ahead + len(index), 2 * len(index)))
+    return jnp.where(index >= 0, jnp.argmin(rank, axis=1).astype(jnp.int32), at)
+
+
+def exchange(memory: Rows, source: Int[Array, " batch"]) -> Rows:
+    """Each example gets the memory of its donor."""
     return jax.tree.map(lambda value: value[source], memory)

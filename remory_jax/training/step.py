@@ -18,7 +18,7 @@ from remory_jax.data.batch import Batch
 from remory_jax.data.template import Template
 from remory_jax.memory import MemoryNetwork
 from remory_jax.objective import Divergence, divergence_sums
-from remory_jax.training.experiment import EncodingConfig, ObjectiveConfig
+from remory_jax.training.experiment import EncodingConfig, Experiment, ObjectiveConfig
 from remory_jax.training.reading import read, respond
 
 __all__ = ["Setting", "Step", "TrainState", "gradients", "make_step"]
@@ -32,6 +32,16 @@ class Setting:
     template: Template
     encoding: EncodingConfig
     objective: ObjectiveConfig
+
+    @classmethod
+    def of(cls, experiment: Experiment, graph: nnx.GraphDef[MemoryNetwork]) -> Setting:
+        """An experiment's, with the structure of its network."""
+        return cls(
+            graph=graph,
+            template=experiment.template,
+            encoding=experiment.encoding,
+            objective=experiment.objective,
+        )
 
     def network(self, params: Any, buffers: Any) -> MemoryNetwork:
         """The memory network with these values."""

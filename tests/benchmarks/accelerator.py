@@ -214,8 +214,8 @@ def ledger(report: Report, tiny: bool) -> None:
         report.line(f"ledger, {name}", text, good=good, closed=gap.closed, low=gap.low, high=gap.high)
 
 
-def step(report: Report, tiny: bool) -> None:
-    """Time a step at Qwen3-8B's shape, the most layers that should fit."""
+def sizes(tiny: bool) -> tuple[Experiment, ActorConfig, dict[str, int]]:
+    """Qwen3-8B's shape with the most layers that should fit this device, a network for it, and widths of a batch."""
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 8e9)
     source = json.loads((ROOT / "costmodel_jax" / "architectures" / "Qwen3-8B.json").read_text())["config"]
     experiment = qwen_experiment()
@@ -225,16 +225,22 @@ def step(report: Report, tiny: bool) -> None:
         memory = replace(experiment.memory, num_hidden_layers=encoder, target_layer_ids=taps)
         model = source | {"num_hidden_layers": layers}
         if tiny:
-            sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
-            model |= sizes | {"intermediate_size": 128, "vocab_size": 512, "num_hidden_layers": 2}
-            memory = replace(memory, **sizes, intermediate_size=128, num_hidden_layers=1, target_layer_ids=(0, 1))
+            small = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+            model |= small | {"intermediate_size": 128, "vocab_size": 512, "num_hidden_layers": 2}
+            memory = replace(memory, **small, intermediate_size=128, num_hidden_layers=1, target_layer_ids=(0, 1))
             memory = replace(memory, block_tokens=64)
             widths = {"rows": 2, "prefix": 16, "history": 128, "summary": 16, "response": 16}
         config = ActorConfig.from_hf(model)
         # bfloat16 weights; parameters, two moments and gradients in float32; a quarter for activations.
         if tiny or 1.25 * (2 * config.parameter_count + 16 * memory.parameter_count) < limit:
             break
-    experiment = replace(experiment, memory=memory, template=TEMPLATE)
+    return replace(experiment, memory=memory, template=TEMPLATE), config, widths
+
+
+def step(report: Report, tiny: bool) -> None:
+    """Time a step of `sizes`."""
+    experiment, config, widths = sizes(tiny)
+    memory = experiment.memory
     actor = init_actor(config, dtype="bfloat16")
     network, setting = _network(experiment, actor)
     optimizer = make_optimizer(OptimizerConfig(), 1000)
@@ -280,12 +286,7 @@ def _network(experiment: Experiment, actor: Actor) -> tuple[Network, Setting]:
         scale=embedding_scale(actor),
         dtype=experiment.dtype,
     )
-    return network, Setting(
-        graph=network.graph,
-        template=experiment.template,
-        encoding=experiment.encoding,
-        objective=experiment.objective,
-    )
+    return network, Setting.of(experiment, network.graph)
 
 
 def _fresh(network: Network, optimizer: Any) -> TrainState:

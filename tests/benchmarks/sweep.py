@@ -135,7 +135,7 @@ def main() -> None:
         console.print(table)
         console.print(
             f"*Measured on {JUDGED} runs and 1 run and scaled; equal there. Shapes compiled: "
-            f"{len({(shape, rows) for shape, rows, _ in found.shapes})}. "
+            f"{len(found.shapes)}. "
             f"Parquet: {(folder / 'table.parquet').stat().st_size / 1e6:.0f} MB. Peak memory of this process: "
             f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB.\n"
         )

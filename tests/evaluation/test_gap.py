@@ -20,6 +20,7 @@ from remory_jax.evaluation import CONDITIONS, Judged, Measured, evaluate, gap_ro
 from remory_jax.evaluation.figures import kl_by_position, training_curves
 from remory_jax.evaluation.gap import shown
 from remory_jax.training.experiment import HeldOut
+from remory_jax.training.probe import donors
 
 
 def judged(reverse: np.ndarray, positions: int) -> Judged:
@@ -67,6 +68,14 @@ def test_examples_of_one_record_are_drawn_together() -> None:
     apart = gap_table(measured)[-1]
     together = gap_table(replace(measured, records=np.arange(40, dtype=np.int32) // 20))[-1]
     assert together.high - together.low != pytest.approx(apart.high - apart.low)
+
+
+def test_shuffled_memory_is_of_another_record() -> None:
+    batch = random_batch(6, histories=(4,), summaries=(2,))
+    item = HeldOut(batch=replace(batch, index=np.array([3, 4, 7, 8, 9, -1], np.int32)))
+    assert donors(item).tolist() == [1, 2, 3, 4, 0, 5]
+    assert donors(replace(item, records=np.array([0, 0, 1, 1, 1, -1]))).tolist() == [2, 2, 0, 0, 0, 5]
+    assert donors(replace(item, records=np.zeros(6, np.int32))).tolist() == [1, 2, 3, 4, 0, 5]
 
 
 def test_no_gap_is_an_error() -> None:
