@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,7 @@ from costmodel_jax.sweeps.shapes import grouped, shape_of
 from costmodel_jax.sweeps.summary import summarise, summarise_folder
 from costmodel_jax.tables import RUN_COLUMNS
 
+ROOT = Path(__file__).resolve().parents[1]
 POLICIES = {
     "drop": cm.DropImmediately(),
     "keep-all": cm.KeepAll(),
@@ -246,6 +251,37 @@ def test_processes_share_the_parts(lines: Path, tmp_path: Path) -> None:
     for index in (1, 0, 2):
         sweep_to_folder(records, tmp_path / "three", AXES, chunk=3, process=(index, 3))
     assert content(tmp_path / "three") == content(tmp_path / "one")
+
+
+COMMAND = ["--policy", "drop", "--policy", "compact:90", "--cache", "paper", "--arch", "Qwen3-8B", "--chunk", "1"]
+
+
+@pytest.mark.slow
+def test_a_kill_and_two_processes_change_no_byte(lines: Path, tmp_path: Path) -> None:
+    def start(*command: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, *command, *COMMAND], cwd=ROOT, stderr=subprocess.DEVNULL)
+
+    shell = ("-c", "import sys; from costmodel_jax.cli import main; sys.exit(main(sys.argv[1:]))", "sweep", str(lines))
+    assert start(*shell, "--out", str(tmp_path / "whole")).wait(300) == 0
+    parts = len(list((tmp_path / "whole").glob("part-*.parquet")))
+    killed = start(*shell, "--out", str(tmp_path / "killed"))
+    deadline = time.monotonic() + 300
+    while not list((tmp_path / "killed").glob("part-*.parquet")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    killed.kill()
+    killed.wait()
+    assert 0 < len(list((tmp_path / "killed").glob("part-*.parquet"))) < parts
+    assert start(*shell, "--out", str(tmp_path / "killed")).wait(300) == 0
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        port = found.getsockname()[1]
+    cluster = ["--cluster.coordinator", f"localhost:{port}", "--cluster.processes", "2", "--cluster.process"]
+    both = [
+        start("-m", "launch.sweep", str(lines), "--out", str(tmp_path / "two"), *cluster, str(index))
+        for index in (0, 1)
+    ]
+    assert [process.wait(300) for process in both] == [0, 0]
+    assert content(tmp_path / "killed") == content(tmp_path / "two") == content(tmp_path / "whole")
 
 
 def test_folders_of_others_are_refused(lines: Path, tmp_path: Path) -> None:

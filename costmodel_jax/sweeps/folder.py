@@ -7,6 +7,7 @@ goes on with the parts that are missing, several processes share the chunks, and
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,6 @@ from costmodel_jax.sweep import Axes, sweep_axes
 from costmodel_jax.sweeps.files import write_parquet
 from costmodel_jax.sweeps.records import Records
 from costmodel_jax.sweeps.shapes import Shape
-from costmodel_jax.tables import whole_file
 
 __all__ = ["MANIFEST", "Progress", "sweep_to_folder"]
 
@@ -102,23 +102,26 @@ def _part(folder: Path, number: int) -> Path:
 
 
 def _claim(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Make the folder this sweep's, or see that it is."""
+    """Make the folder this sweep's, or see that it is. Processes of one sweep may come here at the same time."""
     file = folder / MANIFEST
+    encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+    # Looked at first: whoever writes parts has written the manifest before.
+    used = folder.is_dir() and any(not each.name.startswith(MANIFEST) for each in folder.iterdir())
     if file.is_file():
-        found = msgspec.json.decode(file.read_bytes())
-        plain = msgspec.json.decode(msgspec.json.encode(manifest))
-        different = sorted(key for key in plain.keys() | found.keys() if plain.get(key) != found.get(key))
+        found, wanted = (msgspec.json.decode(each) for each in (file.read_bytes(), encoded))
+        different = sorted(key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key))
         if different:
             raise InputError(
                 f"is of another sweep: {', '.join(different)} differ; name another folder, or delete this one",
                 path=file,
             )
         return
-    if folder.is_dir() and any(folder.iterdir()):
+    if used:
         raise InputError(f"holds files, but no {MANIFEST}; name a folder that is empty or new", path=folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with whole_file(file) as stream:
-        stream.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    own = folder / f"{MANIFEST}.{secrets.token_hex(4)}"
+    own.write_bytes(encoded)
+    own.replace(file)
 
 
 class _Chunks:
