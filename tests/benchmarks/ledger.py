@@ -34,6 +34,7 @@ CELLS: dict[str, dict[str, Any]] = {
     "c16": {"task": {"slots": 16}, "steps": 3000},
     "c2": {"task": {"slots": 2}, "steps": 2000},
     "c4": {"task": {"slots": 4}, "steps": 2000},
+    "c8-short": {"task": {}, "steps": 2000},
     "c8-long": {"task": {}, "steps": 8000},
     "c8-standard": {"task": {}, "steps": 2000, "memory": {"init": "standard"}},
     "c8-pooled": {"task": {}, "steps": 2000, "memory": {"query_init": "pooled"}},
